@@ -1,0 +1,144 @@
+"""What scheduler and worker say to each other, as plain values.
+
+A plan names rows and slots; the worker keeps `row -> slots` and gets only what changed.  Nothing
+here knows text, queues, deadlines or tensors.  `protos.wire` turns these values into bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+DUMP_SLOT = 0
+"""Writes that nobody may read go to this slot; it is never handed out."""
+
+MAX_PAGE_SIZE = 64
+"""A worker's pool has this many slots more than `Hello.num_slots`, so that any page size up to
+it can skip page 0, the page of the dump slot, without losing a slot."""
+
+TOKEN_FROM_STEP_BEFORE = -1
+"""As an input id: the token that this row sampled in the plan before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one row samples.  Random numbers are a function of (seed, position) alone."""
+
+    temperature: float = 0.0
+    """0 is greedy; the other fields then have no effect."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of likeliest tokens that reaches this probability."""
+    min_p: float = 0.0
+    """Keep tokens at least this likely relative to the likeliest."""
+    seed: int = 0
+    """In [0, 2**63)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a worker offers; the scheduler sizes itself from it."""
+
+    instance_id: int
+    """Random for each start of the worker.  A new one means that the pool is empty."""
+    model_id: str
+    model_hash: str
+    """Of configuration and weights; part of every prefix namespace."""
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    num_slots: int
+    """Usable slots: ids 1 to num_slots at page size 1."""
+    max_rows: int
+    """Rows of the table `row -> slots`: requests that can run at once."""
+    max_length: int
+    """Longest context of a row, in tokens."""
+    kv_dtype: str
+    device: str
+    kind: str
+    """"model" or "fake"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRow:
+    """A row the worker sees for the first time since it was free."""
+
+    row: int
+    prefix_slots: array[int]
+    """[prefix_len] slots that already hold this row's prefix."""
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remap:
+    """Positions [start, start + len(slots)) of a live row moved to other slots, same content."""
+
+    row: int
+    start: int
+    slots: array[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """One step of the worker.  Order of effects: freed_rows, new_rows, remaps, then the step."""
+
+    step_id: int
+    """Counts up by one from 1 within an epoch."""
+    rows: array[int]
+    """[num_rows] row of each entry; no row twice."""
+    prefix_lens: array[int]
+    """[num_rows] tokens of the row whose KV is in place before this step."""
+    extend_lens: array[int]
+    """[num_rows] tokens to compute now, at least 1."""
+    samples: bytes
+    """[num_rows] 1 where the row samples a token after its last computed one."""
+    input_ids: array[int]
+    """[sum(extend_lens)] token ids, or TOKEN_FROM_STEP_BEFORE."""
+    out_slots: array[int]
+    """[sum(extend_lens)] where the KV of each input goes; appended to the row's slots."""
+    new_rows: tuple[NewRow, ...] = ()
+    remaps: tuple[Remap, ...] = ()
+    freed_rows: array[int]
+    """[n] rows whose requests are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """What a step produced."""
+
+    step_id: int
+    token_ids: array[int]
+    """[number of sampling rows] in plan order."""
+    forward_ns: int = 0
+    peak_rss_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A step, or the worker itself, failed: its pool is to be taken as empty."""
+
+    step_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The scheduler's answer to Hello: all rows are free, plans follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """A sign of life.  From the scheduler, instance_id is 0."""
+
+    instance_id: int
+
+
+Message = Hello | Ready | BatchPlan | BatchResult | Fault | Ping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """A message and the scheduler start it belongs to (0: not known yet)."""
+
+    epoch: int
+    message: Message

@@ -1,0 +1,1 @@
+"""Generated stubs; see protos/DESIGN.md."""

@@ -1,0 +1,1 @@
+"""Command line, launcher, benchmark, and the chassis that the services share."""

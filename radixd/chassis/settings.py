@@ -1,0 +1,103 @@
+"""One schema for every option: command-line flag, RADIXD_ variable and YAML key are one name.
+
+Precedence: flags, then environment, then the YAML file, then the defaults below.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from protos.errors import InvalidRequest
+
+
+class Settings(BaseSettings):
+    """Every option of every service; a field's description is its help text."""
+
+    model_config = SettingsConfigDict(env_prefix="RADIXD_", extra="forbid", frozen=True)
+
+    model: str = Field(
+        "smollm2", description="smollm2, a local folder or GGUF file, or a hub name."
+    )
+    host: str = Field("127.0.0.1", description="Address the public gRPC port listens on.")
+    port: int = Field(50051, ge=0, le=65535, description="Public gRPC port.")
+    scheduler_host: str = Field("127.0.0.1", description="Address the scheduler listens on.")
+    scheduler_port: int = Field(50052, ge=0, le=65535, description="Internal gRPC port.")
+    http_port: int = Field(3000, ge=0, le=65535, description="Reserved for the HTTP gateway.")
+    worker_endpoint: str = Field(
+        "", description="ZeroMQ endpoint of the worker; empty: ipc in the run folder."
+    )
+    run_dir: Path | None = Field(
+        None, description="Folder of sockets and locks, mode 0700; default: one a port."
+    )
+    fake_worker: bool = Field(False, description="A worker without model or torch, for tests.")
+    device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
+    num_threads: int = Field(0, ge=0, description="Threads of the worker; 0: one a core.")
+    kv_slots: int = Field(16384, ge=1, description="Token slots of the KV pool.")
+    max_length: int = Field(0, ge=0, description="Longest context; 0: the model's own limit.")
+    page_size: int = Field(1, ge=1, le=64, description="Slots a page of the prefix tree.")
+    max_running: int = Field(64, ge=1, description="Requests that run at once.")
+    max_waiting: int = Field(4096, ge=1, description="Requests that may wait.")
+    max_batch_tokens: int = Field(512, ge=1, description="Most tokens computed in a step.")
+    chunk_size: int = Field(256, ge=1, description="Most tokens of one prompt in a step.")
+    pipeline_depth: int = Field(2, ge=1, le=2, description="Plans in flight.")
+    waiting_order: str = Field("fcfs", description="fcfs or lpm.")
+    retraction_policy: str = Field("progress", description="Who is cut back: progress.")
+    step_timeout_s: float = Field(300.0, gt=0, description="A step longer than this is a hang.")
+    max_prompt_bytes: int = Field(4 << 20, ge=1, description="Longest prompt text, in bytes.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe event that is logged."
+    )
+
+    @property
+    def ipc_dir(self) -> Path:
+        """Folder of sockets and locks; one for each scheduler port unless set."""
+        if self.run_dir is not None:
+            return self.run_dir
+        base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+        return Path(base) / f"radixd-{os.getuid()}-{self.scheduler_port}"
+
+    @property
+    def worker_address(self) -> str:
+        """The ZeroMQ endpoint in force."""
+        return self.worker_endpoint or f"ipc://{self.ipc_dir}/worker.ipc"
+
+
+def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Settings:
+    """Settings from flags (None: not given), environment and a YAML file.
+
+    Raises:
+        InvalidRequest: names the option and what is wrong with it.
+    """
+    values: dict[str, Any] = {}
+    if config_file is not None:
+        values = _read_yaml(config_file)
+    from_environment = {
+        name
+        for name in Settings.model_fields
+        if any(key.upper() == f"RADIXD_{name.upper()}" for key in os.environ)
+    }
+    values = {key: value for key, value in values.items() if key not in from_environment}
+    values |= {key: value for key, value in flags.items() if value is not None}
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "settings"
+        raise InvalidRequest(field, first["msg"]) from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidRequest("config", f"{path}: {error}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise InvalidRequest("config", f"{path}: a mapping of option names was expected")
+    return loaded

@@ -1,0 +1,1 @@
+"""Commands of `radixd`; each file holds one."""

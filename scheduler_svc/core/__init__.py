@@ -1,0 +1,1 @@
+"""The pure scheduler: facts in, decisions out.  No clock, no IO, no randomness, no logging."""
