@@ -1,0 +1,71 @@
+"""Refuses at the door what can never be served.  Pure checks; keeps nothing.
+
+A refusal is a value with the field's name and both numbers, so that its reader can mend it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler_svc.core.messages import Ending, Output, Submission
+from scheduler_svc.core.state import NO_TOKENS, SchedulerState
+
+
+def refuse(state: SchedulerState, submission: Submission) -> Output | None:
+    """Why this submission cannot be taken, or None."""
+    if submission.request_id in state.live:
+        return _refusal(
+            submission,
+            Ending.REJECTED_DUPLICATE_ID,
+            "request_id",
+            "a live request has this id",
+        )
+    return _refuse_tokens(state, submission) or _refuse_size(state, submission)
+
+
+def clip(state: SchedulerState, submission: Submission) -> Submission:
+    """The submission with max_tokens cut to what the model's length leaves."""
+    if submission.preheat:
+        return replace(submission, max_tokens=0)
+    room = state.hello.max_length - len(submission.prompt_ids)
+    return replace(submission, max_tokens=min(submission.max_tokens, room))
+
+
+def _refuse_tokens(state: SchedulerState, submission: Submission) -> Output | None:
+    invalid = Ending.REJECTED_INVALID
+    if not len(submission.prompt_ids):
+        return _refusal(submission, invalid, "prompt", "has no tokens")
+    if submission.max_tokens < 1 and not submission.preheat:
+        return _refusal(submission, invalid, "max_tokens", "must be at least 1")
+    vocab_size = state.hello.vocab_size
+    for field in ("prompt_ids", "resume_output_ids", "stop_token_ids"):
+        ids = getattr(submission, field)
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+            bad = next(token for token in ids if not 0 <= token < vocab_size)
+            message = f"token id {bad} is outside the vocabulary of {vocab_size}"
+            return _refusal(submission, invalid, field, message)
+    return None
+
+
+def _refuse_size(state: SchedulerState, submission: Submission) -> Output | None:
+    num_prompt, max_length = len(submission.prompt_ids), state.hello.max_length
+    if num_prompt >= max_length:
+        message = f"{num_prompt} tokens leave no room for output; the model's length is {max_length}"
+        return _refusal(submission, Ending.REJECTED_INVALID, "prompt", message)
+    if state.kv.num_pages(num_prompt) > state.pool.num_pages:
+        message = f"{num_prompt} tokens can never fit the pool of {state.num_slots} token slots"
+        return _refusal(submission, Ending.REJECTED_TOO_LARGE, "prompt", message)
+    if state.waiting.num_fresh >= state.config.max_waiting:
+        message = f"{state.waiting.num_fresh} requests wait, no more may"
+        return _refusal(submission, Ending.REJECTED_QUEUE_FULL, "", message)
+    return None
+
+
+def _refusal(submission: Submission, ending: Ending, field: str, message: str) -> Output:
+    return Output(
+        request_id=submission.request_id,
+        token_ids=NO_TOKENS,
+        ending=ending,
+        field=field,
+        message=message,
+    )

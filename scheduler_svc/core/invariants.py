@@ -1,0 +1,147 @@
+"""The books balance, as sets and not only as counts.  Run after every step in tests.
+
+Collects every violation and raises once, so that one look shows the whole damage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from scheduler_svc.core.page_pool import Owner
+from scheduler_svc.core.radix_node import RadixNode
+from scheduler_svc.core.request import Request, State
+from scheduler_svc.core.scheduler import Scheduler
+
+
+def check(scheduler: Scheduler) -> None:
+    """Raises AssertionError naming every broken invariant."""
+    broken: list[str] = []
+    holders = [*scheduler.state.running.values(), *scheduler.state.leaving]
+    nodes = _all_nodes(scheduler, holders)
+    _check_partition(scheduler, holders, nodes, broken)
+    _check_tree(scheduler, holders, nodes, broken)
+    _check_rows(scheduler, holders, broken)
+    _check_requests(scheduler, broken)
+    books = scheduler.slot_books()
+    parts = books.free + books.private + books.evictable + books.locked + books.in_flight
+    if parts != books.total:
+        broken.append(f"books do not balance: {books}")
+    assert not broken, "\n".join(broken)
+
+
+def check_idle(scheduler: Scheduler) -> None:
+    """`check`, and: nothing is held when nobody lives."""
+    check(scheduler)
+    state, books = scheduler.state, scheduler.slot_books()
+    assert not state.live, list(state.live)
+    assert not len(state.waiting)
+    assert not state.leaving
+    assert not state.in_flight
+    assert books.free + books.evictable == books.total, books
+    assert len(state.free_rows) == _num_rows(scheduler)
+
+
+def _all_nodes(scheduler: Scheduler, holders: list[Request]) -> list[RadixNode]:
+    """Nodes that can be matched, and flushed ones that a lease still holds."""
+    nodes = dict.fromkeys(scheduler.state.tree.nodes())
+    for request in holders:
+        node = request.lease.node if request.lease else None
+        while node is not None:
+            nodes[node] = None
+            node = node.parent
+    return list(nodes)
+
+
+def _check_partition(
+    scheduler: Scheduler, holders: list[Request], nodes: list[RadixNode], broken: list[str]
+) -> None:
+    pool = scheduler.state.pool
+    claims: dict[Owner, list[int]] = {
+        Owner.FREE: pool.free_pages(),
+        Owner.PRIVATE: [
+            page
+            for request in holders
+            if request.lease is not None
+            for page in request.pages[len(request.lease.pages) :]
+        ],
+        Owner.TREE: [page for node in nodes for page in node.pages],
+        Owner.IN_FLIGHT: pool.in_flight_pages(),
+    }
+    count = Counter(page for pages in claims.values() for page in pages)
+    twice = [page for page, times in count.items() if times > 1]
+    if twice:
+        broken.append(f"pages with two owners: {twice}")
+    lost = [page for page in range(1, pool.num_pages + 1) if page not in count]
+    if lost:
+        broken.append(f"pages with no owner: {lost}")
+    for owner, pages in claims.items():
+        wrong = [page for page in pages if pool.owners[page] != owner]
+        if wrong:
+            broken.append(f"owner byte is not {owner.name}: {wrong}")
+
+
+def _check_tree(
+    scheduler: Scheduler, holders: list[Request], nodes: list[RadixNode], broken: list[str]
+) -> None:
+    tree, page_bytes = scheduler.state.tree, 4 * scheduler.state.config.page_size
+    leases = Counter(r.lease.node for r in holders if r.lease is not None)
+    for node in nodes:
+        name = f"node {node.serial}"
+        if node.num_leases != leases[node]:
+            broken.append(f"{name}: {node.num_leases} leases, {leases[node]} receipts")
+        held = node.num_leases + sum(child.num_holds > 0 for child in node.children.values())
+        if node.num_holds != held:
+            broken.append(f"{name}: {node.num_holds} holds, should be {held}")
+        if len(node.key) != len(node.pages) * page_bytes:
+            broken.append(f"{name}: key and pages differ in length")
+        if node.parent is not None and not node.pages:
+            broken.append(f"{name}: empty edge")
+        for first, child in node.children.items():
+            if child.parent is not node or child.key[:page_bytes] != first:
+                broken.append(f"{name}: child under the wrong page")
+        is_leaf = node.parent is not None and not node.children and not node.num_holds
+        if is_leaf and not node.queued:
+            broken.append(f"{name}: evictable leaf that eviction does not know")
+    locked = sum(len(node.pages) for node in nodes if node.num_holds)
+    evictable = sum(len(node.pages) for node in nodes if not node.num_holds)
+    if (tree.num_locked_pages, tree.num_evictable_pages) != (locked, evictable):
+        broken.append(
+            f"tree counts {tree.num_locked_pages} locked, {tree.num_evictable_pages} evictable; "
+            f"nodes say {locked}, {evictable}"
+        )
+
+
+def _check_rows(scheduler: Scheduler, holders: list[Request], broken: list[str]) -> None:
+    state, size = scheduler.state, scheduler.state.config.page_size
+    rows = [request.row for request in holders] + state.free_rows
+    if sorted(rows) != list(range(_num_rows(scheduler))):
+        broken.append(f"rows are lost or doubled: {rows}")
+    for request in holders:
+        name = request.request_id
+        lease = request.lease
+        if lease is None or request.pages[: len(lease.pages)] != lease.pages:
+            broken.append(f"{name}: does not begin with the pages of its lease")
+            continue
+        if not request.num_acked <= request.num_computed <= len(request.pages) * size:
+            broken.append(f"{name}: computed beyond its pages")
+        planned = [row for plan in state.in_flight for row in plan.rows if row.request is request]
+        if request.num_in_flight != len(planned):
+            broken.append(f"{name}: plans in flight miscounted")
+        if request.num_computed - request.num_acked != sum(row.extend_len for row in planned):
+            broken.append(f"{name}: tokens in flight miscounted")
+
+
+def _check_requests(scheduler: Scheduler, broken: list[str]) -> None:
+    state = scheduler.state
+    alive = [r for r in state.leaving if r.state is State.RETRACTING]
+    alive += [*state.running.values(), *state.waiting.requests()]
+    if sorted(request.request_id for request in alive) != sorted(state.live):
+        broken.append("live requests are not exactly those that wait, run or are cut back")
+    for request in alive:
+        if request.num_outputs > request.submission.max_tokens:
+            broken.append(f"{request.request_id}: more tokens than asked for")
+
+
+def _num_rows(scheduler: Scheduler) -> int:
+    config, hello = scheduler.state.config, scheduler.state.hello
+    return min(config.max_running, hello.max_rows, config.max_batch_tokens)
