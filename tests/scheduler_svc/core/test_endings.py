@@ -1,0 +1,219 @@
+"""Field cases of group F inside the core: cancel, deadlines, identity, worker loss."""
+
+import random
+
+import pytest
+
+from scheduler_svc.core import invariants
+from scheduler_svc.core.messages import Ending
+from tests.scheduler_svc.core.harness import Bench
+from tests.scheduler_svc.core.test_prefix_cache import letters
+
+DEPTHS = pytest.mark.parametrize("depth", [1, 2])
+
+
+@DEPTHS
+def test_cancelled_stream_frees_its_slots_within_one_step(depth):  # field case 52
+    bench = Bench(N=4096, r=50, L=4000, depth=depth, max_batch_tokens=256)
+    for i in range(50):
+        bench.submit(f"x{i}", letters(5, seed=i), 2000)
+    while min(len(bench.tokens[f"x{i}"]) for i in range(50)) < 5:
+        bench.step()
+    for i in range(50):
+        bench.cancel(f"x{i}")
+    assert bench.core.num_running == 0
+    while bench.sent:  # what was in flight is answered, nothing new is planned
+        assert not bench.schedule()
+        bench.answer()
+    invariants.check_idle(bench.core)
+
+
+def test_cancel_while_prefilling(depth=2):  # field case 54
+    bench = Bench(N=1024, c=8, L=600)
+    bench.submit("x", letters(480), 5)
+    for _ in range(3):
+        bench.step()
+    bench.cancel("x")
+    num_plans = len(bench.plans)
+    bench.run()
+    assert len(bench.plans) == num_plans
+
+
+def test_cancel_in_the_queue_computes_nothing():  # field case 56
+    bench = Bench(r=1)
+    bench.submit("a", letters(5), 10)
+    bench.step()
+    bench.submit("b", letters(9, seed=1), 10)
+    bench.cancel("b")
+    assert bench.endings["b"].ending is Ending.CANCELLED
+    bench.submit("b", letters(7, seed=2), 3)  # the id is free at once
+    bench.run()
+    assert bench.tokens["b"] == bench.reference(letters(7, seed=2), 3)
+    assert bench.core.counters()["computed_tokens"] == 5 + 9 + 7 + 2
+
+
+def test_turn_after_an_abandoned_one():  # field case 57
+    bench, prompt = Bench(), letters(12)
+    bench.submit("turn", prompt, 50)
+    while len(bench.tokens["turn"]) < 4:
+        bench.step()
+    bench.cancel("turn")
+    again = prompt + bench.tokens["turn"][:4] + [120]
+    assert bench.ask("next", again) == bench.reference(again)
+
+
+@DEPTHS
+def test_cancel_at_the_moment_of_completion(depth):  # field case 58
+    bench, rng = Bench(depth=depth), random.Random(58)
+    for i in range(400):
+        name = f"x{i}"
+        bench.submit(name, letters(5, seed=i % 9), 5)
+        for _ in range(rng.randrange(9)):
+            bench.step()
+        bench.cancel(name)
+        bench.cancel(name)  # twice
+        assert bench.endings[name].ending in (Ending.CANCELLED, Ending.LENGTH)
+        if i % 10 == 0:
+            bench.run()
+    assert bench.ask("alive", letters(5)) == bench.reference(letters(5))
+
+
+def test_second_live_request_with_an_id_is_refused():  # field cases 59, 60
+    bench = Bench()
+    bench.submit("x", letters(5), 10)
+    before = dict(bench.tokens)
+    from array import array
+
+    from scheduler_svc.core.messages import Submission
+
+    twin = Submission(request_id="x", prompt_ids=array("i", letters(3)), max_tokens=3)
+    outputs = bench.core.submit(twin, 0)
+    assert [output.ending for output in outputs] == [Ending.REJECTED_DUPLICATE_ID]
+    bench.tokens = before
+    bench.run()
+    assert bench.tokens["x"] == bench.reference(letters(5), 10)
+    assert bench.ask("x", letters(8, seed=3)) == bench.reference(letters(8, seed=3))
+
+
+def test_deadline_in_the_queue_and_while_running():
+    bench = Bench(r=1)
+    bench.submit("runs", letters(5), 100, deadline_ns=20_000)
+    bench.submit("waits", letters(5, seed=1), 5, deadline_ns=9_000)
+    assert bench.core.next_deadline_ns() == 9_000
+    bench.run()
+    assert bench.endings["waits"].ending is Ending.DEADLINE
+    assert bench.tokens["waits"] == []
+    assert bench.endings["runs"].ending is Ending.DEADLINE
+    said = bench.tokens["runs"]
+    assert 0 < len(said) < 100
+    assert said == bench.reference(letters(5), 100)[: len(said)]
+    assert bench.core.next_deadline_ns() is None
+    assert bench.core.counters()["expired"] == 2
+
+
+@DEPTHS
+def test_worker_lost_in_the_middle(depth):
+    bench = Bench(N=128, r=20, depth=depth, max_batch_tokens=64)
+    for i in range(20):
+        bench.submit(f"x{i}", letters(6, seed=i), 30)
+    for _ in range(3):
+        for _ in range(7):
+            bench.step()
+        bench.lose_worker()
+        invariants.check(bench.core)
+        assert bench.core.num_running == 0
+    bench.run()
+    for i in range(20):
+        assert bench.tokens[f"x{i}"] == bench.reference(letters(6, seed=i), 30)
+    assert bench.core.counters()["worker_losses"] == 3
+
+
+def test_no_plan_while_the_worker_is_away():
+    bench = Bench()
+    bench.submit("x", letters(5), 5, deadline_ns=10**9)
+    bench.step()
+    bench.sent.clear()
+    bench.engine.reset()
+    bench.take(bench.core.lose_worker(0))
+    assert not bench.schedule()
+    bench.take(bench.core.regain_worker(bench.engine.hello(), 0))
+    bench.run()
+    assert bench.tokens["x"] == bench.reference(letters(5), 5)
+
+
+def test_stream_carried_over_from_another_scheduler():
+    bench, prompt = Bench(), letters(9)
+    wanted = bench.reference(prompt, 12)
+    bench.submit("moved", prompt, 12, resume_output_ids=wanted[:5])
+    bench.run()
+    assert bench.tokens["moved"] == wanted[5:]
+    bench.submit("over", prompt, 12, resume_output_ids=wanted)
+    assert bench.endings["over"].ending is Ending.LENGTH
+
+
+def test_result_that_answers_nothing_is_refused_unchanged():
+    from array import array
+
+    from protos.plan import BatchResult
+
+    bench = Bench()
+    bench.submit("x", letters(5), 5)
+    bench.schedule()
+    for step_id, tokens in ((7, [1]), (1, [1, 2]), (1, []), (1, [264]), (1, [-1])):
+        with pytest.raises(ValueError, match="step|tokens"):
+            bench.core.apply(BatchResult(step_id=step_id, token_ids=array("i", tokens)), 0)
+        invariants.check(bench.core)
+    bench.run()
+    assert bench.tokens["x"] == bench.reference(letters(5), 5)
+
+
+@pytest.mark.parametrize("p", [1, 4])
+def test_preheat_warms_without_sampling(p):  # field case 138
+    bench, prompt = Bench(p=p), letters(42)
+    whole = 42 - 42 % p
+    bench.ask("warm", prompt, 0, preheat=True)
+    assert bench.endings["warm"].ending is Ending.PREHEATED
+    assert bench.tokens["warm"] == []
+    assert not any(any(plan.samples) for plan in bench.plans)
+    num_plans = len(bench.plans)
+    bench.ask("again", prompt, 0, preheat=True)
+    assert (bench.cached["again"], len(bench.plans)) == (whole, num_plans)
+    counters = bench.core.counters()
+    assert counters["preheated_tokens"] == whole
+    assert counters["prompt_tokens"] == counters["generated_tokens"] == 0
+    longer = prompt + letters(3, seed=1)
+    assert bench.ask("uses", longer) == bench.reference(longer)
+    assert bench.cached["uses"] == whole
+
+
+def test_preheats_run_behind_all_requests():
+    bench = Bench(N=512, r=1)
+    bench.submit("first", letters(5), 5)
+    bench.step()
+    bench.submit("warm", letters(40, seed=1), 0, preheat=True)
+    bench.submit("second", letters(5, seed=2), 5)
+    bench.run()
+    assert bench.started == ["first", "second", "warm"]
+
+
+def test_hundreds_of_preheats_that_are_warm_already():
+    bench, prompt = Bench(r=2), letters(8)
+    bench.ask("first", prompt, 0, preheat=True)
+    for i in range(300):
+        bench.submit(f"w{i}", prompt, 0, preheat=True)
+    bench.run()
+    assert len(bench.endings) == 301
+
+
+def test_lpm_admits_the_longest_prefix_first():  # field case 50
+    bench = Bench(N=512, r=1, waiting_order="lpm")
+    stem = letters(40)
+    bench.ask("warm", stem)
+    bench.started.clear()
+    bench.submit("busy", letters(6, seed=9), 10)
+    bench.step()
+    bench.started.clear()
+    for shared in (0, 10, 40, 5, 30, 20):
+        bench.submit(f"s{shared}", stem[:shared] + letters(4, seed=shared + 1))
+    bench.run()
+    assert bench.started[-6:] == ["s40", "s30", "s20", "s10", "s5", "s0"]

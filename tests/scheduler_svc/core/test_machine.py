@@ -1,0 +1,154 @@
+"""Random histories: whatever happens, the books balance and every answer is the reference's."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from gpu_worker.fake_engine import FakeModel
+from protos.plan import SamplingParams
+from scheduler_svc.core import invariants
+from scheduler_svc.core.messages import Ending
+from tests.scheduler_svc.core.harness import Bench
+
+# Two tokens: small alphabets share prefixes and break sooner.
+MODEL = FakeModel(vocab_size=2, eos_token_ids=(), eos_every=0)
+PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=24)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Submit, cancel, step, expire, flush, lose the worker; in tiny pools."""
+
+    @initialize(
+        page_size=st.sampled_from([1, 4]),
+        num_slots=st.sampled_from([16, 32, 48]),
+        chunk_size=st.sampled_from([1, 3, 8]),
+        depth=st.sampled_from([1, 2]),
+        order=st.sampled_from(["fcfs", "lpm"]),
+        reserve=st.sampled_from([0.0, 0.2, 1.0]),
+    )
+    def start(self, page_size, num_slots, chunk_size, depth, order, reserve):
+        self.bench = Bench(
+            N=num_slots,
+            p=page_size,
+            c=chunk_size,
+            r=4,
+            L=64,
+            model=MODEL,
+            depth=depth,
+            wire=True,
+            max_batch_tokens=12,
+            max_waiting=12,
+            waiting_order=order,
+            decode_reserve=reserve,
+        )
+        self.num_submitted = 0
+        self.wanted = {}
+
+    @rule(
+        prompt=PROMPTS,
+        max_tokens=st.integers(1, 24),
+        seed=st.integers(0, 2),
+        no_store=st.booleans(),
+        domain=st.sampled_from(["", "other"]),
+        budget_ns=st.one_of(st.none(), st.integers(1000, 60_000)),
+    )
+    def submit(self, prompt, max_tokens, seed, no_store, domain, budget_ns):
+        request_id = f"r{self.num_submitted}"
+        self.num_submitted += 1
+        sampling = SamplingParams(temperature=1.0 if seed else 0.0, seed=seed)
+        deadline_ns = None if budget_ns is None else self.bench.now_ns + budget_ns
+        self.wanted[request_id] = MODEL.generate(prompt, max_tokens, sampling)
+        self.bench.submit(
+            request_id,
+            prompt,
+            max_tokens,
+            sampling=sampling,
+            no_store=no_store,
+            cache_domain=domain,
+            deadline_ns=deadline_ns,
+        )
+
+    @rule(prompt=PROMPTS)
+    def preheat(self, prompt):
+        request_id = f"r{self.num_submitted}"
+        self.num_submitted += 1
+        self.wanted[request_id] = []
+        self.bench.submit(request_id, prompt, 0, preheat=True)
+
+    @rule(pick=st.integers(0, 50))
+    def cancel(self, pick):
+        live = list(self.bench.core.state.live)
+        if live:
+            request_id = live[pick % len(live)]
+            self.bench.cancel(request_id)
+            assert self.bench.endings[request_id].ending is Ending.CANCELLED
+
+    @rule(num_steps=st.integers(1, 6))
+    def step(self, num_steps):
+        for _ in range(num_steps):
+            self.bench.step()
+
+    @rule()
+    def schedule(self):
+        self.bench.schedule()
+
+    @precondition(lambda self: self.bench.sent)
+    @rule()
+    def answer(self):
+        self.bench.answer()
+
+    @rule()
+    def flush(self):
+        self.bench.core.flush()
+        assert all(
+            not node.pages or node.num_holds for node in self.bench.core.state.tree.nodes()
+        )
+
+    @rule()
+    def lose_worker(self):
+        self.bench.lose_worker()
+
+    @invariant()
+    def books_balance(self):
+        if hasattr(self, "bench"):
+            invariants.check(self.bench.core)
+
+    @invariant()
+    def nothing_in_flight_is_free(self):
+        if not hasattr(self, "bench"):
+            return
+        free = set(self.bench.core.state.pool.free_pages())
+        size = self.bench.config.page_size
+        for plan in self.bench.sent:
+            assert not free & {slot // size for slot in plan.out_slots}
+
+    @invariant()
+    def every_answer_is_a_prefix_of_the_reference(self):
+        if not hasattr(self, "bench"):
+            return
+        for request_id, tokens in self.bench.tokens.items():
+            assert tokens == self.wanted[request_id][: len(tokens)], request_id
+
+    def teardown(self):
+        if not hasattr(self, "bench"):
+            return
+        self.bench.run()
+        assert set(self.bench.endings) == set(self.wanted), "somebody was left waiting"
+        for request_id, output in self.bench.endings.items():
+            if output.ending in (Ending.STOP, Ending.LENGTH):
+                assert self.bench.tokens[request_id] == self.wanted[request_id]
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestScheduler = SchedulerMachine.TestCase

@@ -1,0 +1,148 @@
+"""Field cases of group D: cut back and resumed, with the same tokens and no thrash."""
+
+import random
+
+import pytest
+
+from protos.plan import SamplingParams
+from scheduler_svc.core.messages import Ending
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.retraction import RETRACTION_POLICIES
+from tests.scheduler_svc.core.harness import Bench
+from tests.scheduler_svc.core.test_prefix_cache import letters
+
+DEPTHS = pytest.mark.parametrize("depth", [1, 2])
+SAMPLING = pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(temperature=1.0, seed=7)]
+)
+
+
+@DEPTHS
+def test_throughput_recovers_after_a_storm(depth):  # field case 38
+    bench = Bench(N=160, c=8, r=8, depth=depth)
+
+    def four_streams(tag):
+        start = len(bench.plans)
+        for i in range(4):
+            bench.submit(f"{tag}{i}", letters(8, seed=i), 20)
+        bench.run()
+        return len(bench.plans) - start
+
+    before = four_streams("before")
+    for i in range(4):
+        bench.submit(f"grow{i}", letters(10, seed=20 + i), 60)
+    for _ in range(20):
+        bench.step()
+    bench.submit("big", letters(70, seed=30), 10)
+    bench.run()
+    assert bench.core.counters()["retractions"] > 0
+    bench.core.flush()
+    assert four_streams("after") <= before / 0.8
+
+
+@DEPTHS
+@SAMPLING
+def test_no_thrash_between_two_that_do_not_fit_together(depth, sampling):  # field case 39
+    bench = Bench(N=64, r=4, depth=depth, decode_reserve=0.0)
+    prompts = {"a": letters(20, seed=1), "b": letters(20, seed=2)}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, 30, sampling=sampling)
+    bench.run()
+    for name, prompt in prompts.items():
+        assert bench.tokens[name] == bench.reference(prompt, 30, sampling=sampling)
+    assert 1 <= bench.core.counters()["retractions"] <= 4
+    assert len(bench.plans) <= 2 * (6 + 60)
+
+
+@DEPTHS
+@SAMPLING
+@pytest.mark.parametrize("times", [1, 2])
+def test_resumes_prompt_and_output(depth, sampling, times):  # field cases 40, 41
+    bench = Bench(N=64, r=4, depth=depth)
+    prompt = letters(3)
+    bench.submit("a", prompt, 40, sampling=sampling)
+    for round_number in range(times):
+        while len(bench.tokens["a"]) < 15 * (round_number + 1):
+            bench.step()
+        bench.core.state.retract(bench.core.state.running["a"])
+        assert bench.core.num_running == 0
+    bench.run()
+    assert bench.tokens["a"] == bench.reference(prompt, 40, sampling=sampling)
+    assert bench.endings["a"].ending is Ending.LENGTH
+    assert bench.core.counters()["retractions"] == times
+    assert bench.cached["a"] == 0, "cached tokens are those of the first admission"
+
+
+@DEPTHS
+def test_retraction_keeps_the_head_and_frees_only_the_deficit(depth):
+    bench = Bench(N=60, r=2, depth=depth, decode_reserve=0.0)
+    a, b = letters(10, seed=1), letters(10, seed=2)
+    bench.submit("a", a, 40)
+    for _ in range(6):
+        bench.step()
+    bench.submit("b", b, 40)
+    while not bench.core.counters()["retractions"]:
+        bench.step()
+    while bench.core.state.leaving:
+        bench.step()
+    kept = bench.core.state.kv.match_key(bench.core.state.live["b"])
+    assert bench.core.state.tree.peek(kept) >= 15, "most of the victim is still warm"
+    while "a" not in bench.endings:
+        bench.step()
+    bench.run()
+    assert bench.tokens["a"] == bench.reference(a, 40)
+    assert bench.tokens["b"] == bench.reference(b, 40)
+
+
+@pytest.mark.parametrize("round_number", range(5))
+def test_retraction_with_steps_in_flight(round_number):  # field case 44
+    bench, rng = Bench(N=64, r=6, depth=2), random.Random(round_number)
+    for i in range(30):
+        bench.submit(f"x{i}", letters(8, seed=100 * round_number + i), 20)
+        if rng.random() < 0.5:
+            bench.schedule()
+    bench.run()
+    assert bench.core.counters()["retractions"] > 0
+    for i in range(30):
+        wanted = bench.reference(letters(8, seed=100 * round_number + i), 20)
+        assert bench.tokens[f"x{i}"] == wanted
+
+
+@pytest.mark.parametrize("name", sorted(RETRACTION_POLICIES))
+def test_every_policy_ends_every_request(name):
+    bench = Bench(N=48, r=6, retraction_policy=name, decode_reserve=0.0)
+    for i in range(12):
+        bench.submit(f"x{i}", letters(5 + i, seed=i), 25)
+    bench.run()
+    for i in range(12):
+        assert bench.tokens[f"x{i}"] == bench.reference(letters(5 + i, seed=i), 25)
+
+
+def test_progress_spares_whoever_is_furthest():
+    bench = Bench(N=256, r=4)
+    for i in range(3):
+        bench.submit(f"x{i}", letters(4, seed=i), 50)
+        for _ in range(5):
+            bench.step()
+    running: list[Request] = list(bench.core.state.running.values())
+    order = []
+    while running:
+        victim = RETRACTION_POLICIES["progress"](running)
+        order.append(victim.request_id)
+        running.remove(victim)
+    assert order == ["x2", "x1", "x0"]
+
+
+def test_tax_counts_what_was_computed_twice():
+    bench = Bench(N=256, r=2)
+    bench.submit("a", letters(10), 20)
+    for _ in range(12):
+        bench.step()
+    bench.core.state.retract(bench.core.state.running["a"])
+    while bench.core.state.leaving:
+        bench.answer()
+    bench.core.flush()
+    bench.run()
+    counters = bench.core.counters()
+    assert counters["recomputed_tokens"] > 10
+    assert counters["computed_tokens"] == 29 + counters["recomputed_tokens"]
