@@ -50,7 +50,9 @@ def _refuse_tokens(state: SchedulerState, submission: Submission) -> Output | No
 def _refuse_size(state: SchedulerState, submission: Submission) -> Output | None:
     num_prompt, max_length = len(submission.prompt_ids), state.hello.max_length
     if num_prompt >= max_length:
-        message = f"{num_prompt} tokens leave no room for output; the model's length is {max_length}"
+        message = (
+            f"{num_prompt} tokens leave no room for output; the model's length is {max_length}"
+        )
         return _refusal(submission, Ending.REJECTED_INVALID, "prompt", message)
     if state.kv.num_pages(num_prompt) > state.pool.num_pages:
         message = f"{num_prompt} tokens can never fit the pool of {state.num_slots} token slots"

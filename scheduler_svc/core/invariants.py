@@ -137,9 +137,11 @@ def _check_requests(scheduler: Scheduler, broken: list[str]) -> None:
     alive += [*state.running.values(), *state.waiting.requests()]
     if sorted(request.request_id for request in alive) != sorted(state.live):
         broken.append("live requests are not exactly those that wait, run or are cut back")
-    for request in alive:
-        if request.num_outputs > request.submission.max_tokens:
-            broken.append(f"{request.request_id}: more tokens than asked for")
+    broken += [
+        f"{request.request_id}: more tokens than asked for"
+        for request in alive
+        if request.num_outputs > request.submission.max_tokens
+    ]
 
 
 def _num_rows(scheduler: Scheduler) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protos.plan import BatchPlan
-from scheduler_svc.core.admission import AdmissionBooks, fits, open_books
+from scheduler_svc.core.admission import expected_pages, fits, promised_pages
 from scheduler_svc.core.messages import Ending, Output
 from scheduler_svc.core.plan_builder import PlanBuilder
 from scheduler_svc.core.request import Request
@@ -77,20 +77,23 @@ class Planner:
         self._budget -= num_tokens
         return num_tokens
 
-    # --- admission ------------------------------------------------------------------------------
+    # --- admission ----------------------------------------------------------------------------
 
     def _admit(self) -> None:
         state = self._state
         limit = len(state.free_rows)
         if not limit or not self._budget or not len(state.waiting):
             return
-        books = open_books(state)
+        promised = promised_pages(state)
         for request in state.waiting.candidates(self._cached_tokens, limit):
-            if not self._budget or not self._admit_one(request, books):
+            # Whoever does not fit is not passed over: nobody behind may take its room.
+            if not self._budget or not self._admit_one(request, promised):
                 return
+            if request.request_id in state.running:
+                promised += expected_pages(state, request)
 
-    def _admit_one(self, request: Request, books: AdmissionBooks) -> bool:
-        """Admits a request if it fits; nobody behind it may take its room meanwhile."""
+    def _admit_one(self, request: Request, promised: int) -> bool:
+        """Admits a request, or ends it; False when it must wait."""
         state = self._state
         if self._kv.num_pages(request.num_tokens) > state.pool.num_pages:
             self._end_pool_full(request)  # it grew this far, lost its slots, and cannot come back
@@ -101,12 +104,11 @@ class Planner:
             self._kv.detach(request)
             self.outputs.append(state.end(request, Ending.PREHEATED))
             return True
-        if not fits(state, books, request):
+        if not fits(state, promised, request):
             self._kv.detach(request)
             return False
         state.admit(request)
         self._extend(request)
-        books.promise(state, request)
         return True
 
     def _cached_tokens(self, request: Request) -> int:
@@ -118,11 +120,10 @@ class Planner:
             request.peek_again_at = step_id + PEEK_INTERVAL_STEPS
         return request.peeked_tokens
 
-    # --- making room ------------------------------------------------------------------------------
+    # --- making room --------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         """Cuts requests back until every decoding row can grow, or can once plans are answered."""
-        state = self._state
         while True:
             missing = self._missing_pages()
             if missing <= 0 or missing <= self._promised_pages():

@@ -63,7 +63,7 @@ class RadixTree:
         node.num_leases -= 1
         self._drop_hold(node)
 
-    # --- filling --------------------------------------------------------------------------------
+    # --- filling ------------------------------------------------------------------------------
 
     def insert(self, key: PrefixKey, pages: list[int]) -> Inserted:
         """Puts a computed prefix into the tree and locks it.
@@ -84,7 +84,7 @@ class RadixTree:
             node = self._attach(node, key.tokens[matched * self._page_bytes :], fresh)
         return Inserted(self._lease(node, hit=False), matched)
 
-    # --- emptying -------------------------------------------------------------------------------
+    # --- emptying -----------------------------------------------------------------------------
 
     def evict(self, num_pages: int) -> int:
         """Frees up to `num_pages` unlocked pages, from the tails of the lowest-ranked leaves.
@@ -123,7 +123,7 @@ class RadixTree:
                 self._trim(node, len(node.pages))
         return forgotten
 
-    # --- reading it all ---------------------------------------------------------------------------
+    # --- reading it all -----------------------------------------------------------------------
 
     def nodes(self) -> Iterator[RadixNode]:
         """Every live node, roots included, parents before children, in order of creation."""
@@ -134,7 +134,7 @@ class RadixTree:
                 yield node
                 stack.extend(reversed(node.children.values()))
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------
 
     def _root(self, namespace: Namespace) -> RadixNode:
         root = self._roots.get(namespace)
@@ -156,19 +156,20 @@ class RadixTree:
             if child is None:
                 break
             node = child
+            if tokens.startswith(child.key, offset):
+                inside = len(child.pages)
+                offset += len(child.key)
+                continue
             inside = self._common_pages(child.key, tokens, offset)
             offset += inside * page_bytes
-            if inside < len(child.pages):
-                break
+            break
         return node, inside, offset // page_bytes
 
     def _common_pages(self, key: bytes, tokens: bytes, offset: int) -> int:
         """Whole pages of `key` that equal `tokens` from `offset` on; at least the first one."""
         page_bytes = self._page_bytes
         most = min(len(key), len(tokens) - offset) // page_bytes
-        if key[: most * page_bytes] == tokens[offset : offset + most * page_bytes]:
-            return most
-        low, high = 1, most  # pages [0, low) are equal, [0, high) are not
+        low, high = 1, most + 1  # pages [0, low) are equal, [0, high) are not, or not there
         while high - low > 1:
             middle = (low + high) // 2
             start, end = low * page_bytes, middle * page_bytes

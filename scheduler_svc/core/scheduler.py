@@ -36,7 +36,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._deadlines: list[tuple[int, int, Request]] = []
 
-    # --- requests ---------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def submit(self, submission: Submission, now_ns: int) -> list[Output]:
         """Takes a request, or refuses it with an output that says why."""
@@ -72,7 +72,7 @@ class Scheduler:
         self._drop_ended_deadlines()
         return self._deadlines[0][0] if self._deadlines else None
 
-    # --- steps ------------------------------------------------------------------------------------
+    # --- steps --------------------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step:
         """Expires deadlines and plans the next step, if one may be in flight."""
@@ -113,7 +113,7 @@ class Scheduler:
         state.pool.settle(result.step_id)
         return outputs
 
-    # --- the worker -------------------------------------------------------------------------------
+    # --- the worker ---------------------------------------------------------------------------
 
     def lose_worker(self, now_ns: int) -> list[Output]:
         """The worker or its pool is gone: what ran waits for the next one, with its tokens."""
@@ -129,13 +129,13 @@ class Scheduler:
         outputs: list[Output] = []
         if (hello.model_hash, hello.vocab_size) != (state.hello.model_hash, state.hello.vocab_size):
             message = f"the worker came back with another model: {hello.model_id}"
-            for request in list(state.live.values()):
-                outputs.append(state.end(request, Ending.FAILED, message=message))
+            live = list(state.live.values())
+            outputs += [state.end(request, Ending.FAILED, message=message) for request in live]
         state.open_pool(hello)
         self._worker_is_here = True
         return outputs + self._expire(now_ns)
 
-    # --- administration ---------------------------------------------------------------------------
+    # --- administration -----------------------------------------------------------------------
 
     def flush(self) -> int:
         """Forgets every cached prefix; returns the tokens that can no longer be matched."""
@@ -200,7 +200,7 @@ class Scheduler:
         """Plans the worker has not answered."""
         return len(self.state.in_flight)
 
-    # --- inside -----------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------
 
     def _check_result(self, result: BatchResult) -> None:
         in_flight = self.state.in_flight

@@ -4,9 +4,8 @@ from array import array
 from collections import deque
 
 from gpu_worker.fake_engine import FakeEngine, FakeModel
-from protos.plan import BatchPlan, SamplingParams
+from protos.plan import BatchPlan, Envelope, SamplingParams
 from protos.wire import decode, encode
-from protos.plan import Envelope
 from scheduler_svc.core import invariants
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.messages import Ending, Output, Submission

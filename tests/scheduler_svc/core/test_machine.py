@@ -106,9 +106,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def flush(self):
         self.bench.core.flush()
-        assert all(
-            not node.pages or node.num_holds for node in self.bench.core.state.tree.nodes()
-        )
+        assert all(not node.pages or node.num_holds for node in self.bench.core.state.tree.nodes())
 
     @rule()
     def lose_worker(self):

@@ -1,11 +1,14 @@
 """Field cases of group A: reuse is right, isolated, and as large as it can be."""
 
 import random
+from array import array
+from dataclasses import replace
 
 import pytest
 
 from scheduler_svc.core import invariants
 from scheduler_svc.core.messages import Ending
+from scheduler_svc.core.radix_node import Namespace, PrefixKey
 from tests.scheduler_svc.core.harness import Bench
 
 PAGES = pytest.mark.parametrize("p", [1, 4, 16])
@@ -56,8 +59,8 @@ def test_rows_with_and_without_prefix_in_one_batch(p, delta):  # field case 2
     }
 
 
-def test_same_prompt_many_times(p=1):  # field case 3
-    bench = Bench(p=p)
+def test_same_prompt_many_times():  # field case 3
+    bench = Bench(p=1)
     prompt = letters(30)
     answers = [bench.ask(f"a{i}", prompt) for i in range(4)]
     for i in range(5):
@@ -155,31 +158,27 @@ def test_divergence_inside_a_page_and_keys_shorter_than_one():  # field case 10
     assert not bench.core.num_tree_nodes
 
 
-def test_five_thousand_nested_prefixes():  # field case 11
-    bench = Bench(N=8192, p=1, c=64, L=6000)
-    state = bench.core.state
+@pytest.mark.parametrize(("num_tokens", "growing"), [(1000, True), (5000, False)])
+def test_thousands_of_nested_prefixes(num_tokens, growing):  # field case 11
     # Through the tree itself, since the slot-true worker would hash 12 million tokens.
-    nested = [97] * 5000
-    from array import array
-
-    from scheduler_svc.core.radix_node import Namespace, PrefixKey
-
-    namespace = Namespace("", "", "m", "kv")
-    tokens = array("i", nested)
+    bench = Bench(N=8192, p=1, c=64, L=6000)
+    tree, pool = bench.core.state.tree, bench.core.state.pool
+    namespace, tokens = Namespace("", "", "m", "kv"), array("i", [97] * num_tokens)
     pages: list[int] = []
-    for length in range(1, 5001):
-        pages += state.pool.take(1)
-        inserted = state.tree.insert(PrefixKey.of(namespace, tokens, length, 1), pages)
-        state.tree.release(inserted.lease)
-    assert state.tree.num_nodes == 5000
+    for length in range(1, num_tokens + 1) if growing else [num_tokens]:
+        pages += pool.take(length - len(pages))
+        tree.release(tree.insert(PrefixKey.of(namespace, tokens, length, 1), pages).lease)
+    for length in range(num_tokens - 1, 0, -1):  # each one a split, or found as it is
+        tree.release(tree.acquire(PrefixKey.of(namespace, tokens, length, 1)))
+    assert tree.num_nodes == num_tokens
     invariants.check_idle(bench.core)
-    lease = state.tree.acquire(PrefixKey.of(namespace, tokens, 4999, 1))
-    assert len(lease.pages) == 4999
-    state.tree.release(lease)
-    assert len(bench.core.dump_tree(10_000)[0]) == 5001
-    assert state.tree.evict(2500) == 2500
+    lease = tree.acquire(PrefixKey.of(namespace, tokens, num_tokens - 1, 1))
+    assert lease.pages == pages[:-1]
+    tree.release(lease)
+    assert len(bench.core.dump_tree(10_000)[0]) == num_tokens + 1
+    assert tree.evict(num_tokens // 2) == num_tokens // 2
     invariants.check_idle(bench.core)
-    assert bench.core.flush() == 2500
+    assert bench.core.flush() == num_tokens // 2
     invariants.check_idle(bench.core)
 
 
@@ -207,8 +206,6 @@ def test_domains_do_not_see_each_other(p):  # field case 14
 def test_other_weights_never_match():  # field case 16
     bench, prompt = Bench(p=1), letters(20)
     bench.ask("old", prompt)
-    from dataclasses import replace
-
     bench.submit("caught", letters(5, seed=1), 50)
     bench.step()
     bench.sent.clear()
