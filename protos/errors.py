@@ -1,7 +1,7 @@
 """Every error radixd raises on purpose, and the one table from error to gRPC status.
 
     RadixdError
-    ├── InvalidRequest          INVALID_ARGUMENT     a field of the request is wrong; names the field
+    ├── InvalidRequest          INVALID_ARGUMENT     a field is wrong; names the field
     ├── PromptTooLarge          RESOURCE_EXHAUSTED   longer than the pool can ever hold
     ├── QueueFull               RESOURCE_EXHAUSTED   as many wait as may wait; try again later
     ├── DuplicateRequestId      ALREADY_EXISTS       a live request has this id

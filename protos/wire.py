@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from protos.errors import WireError
 from protos.plan import (
+    TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     BatchResult,
     Envelope,
@@ -154,15 +155,36 @@ def _decode_plan(body: pb.BatchPlan) -> BatchPlan:
         ),
         freed_rows=unpack_ids(body.freed_rows),
     )
-    num_rows, num_tokens = len(plan.rows), sum(plan.extend_lens)
+    _check_plan(plan)
+    return plan
+
+
+def _check_plan(plan: BatchPlan) -> None:
+    """Columns fit each other and each number is in its range; the worker's own sizes (rows, slots,
+    vocabulary) are the worker's to check."""
     per_row = (plan.prefix_lens, plan.extend_lens, plan.samples)
-    if any(len(column) != num_rows for column in per_row):
+    if any(len(column) != len(plan.rows) for column in per_row):
         raise WireError(f"plan {plan.step_id}: columns per row differ in length")
+    if min(plan.extend_lens, default=1) < 1 or max(plan.samples, default=0) > 1:
+        raise WireError(f"plan {plan.step_id}: lengths or samples out of range")
+    num_tokens = sum(plan.extend_lens)
     if len(plan.input_ids) != num_tokens or len(plan.out_slots) != num_tokens:
         raise WireError(f"plan {plan.step_id}: columns per token do not match extend_lens")
-    if any(n < 1 for n in plan.extend_lens) or any(n < 0 for n in plan.prefix_lens):
-        raise WireError(f"plan {plan.step_id}: lengths out of range")
-    return plan
+    if min(plan.input_ids, default=0) < TOKEN_FROM_STEP_BEFORE:
+        raise WireError(f"plan {plan.step_id}: negative token id")
+    never_negative = [plan.rows, plan.prefix_lens, plan.out_slots, plan.freed_rows]
+    never_negative += [new.prefix_slots for new in plan.new_rows]
+    never_negative += [remap.slots for remap in plan.remaps]
+    if any(min(column, default=0) < 0 for column in never_negative):
+        raise WireError(f"plan {plan.step_id}: negative row, length or slot")
+    if any(max(remap.row, remap.start) >= 1 << 31 for remap in plan.remaps):
+        raise WireError(f"plan {plan.step_id}: remap out of range")
+    prefix_lens = dict(zip(plan.rows, plan.prefix_lens, strict=True))
+    if len(prefix_lens) != len(plan.rows):
+        raise WireError(f"plan {plan.step_id}: a row appears twice")
+    # Popped, so that a row announced twice is missing the second time.
+    if any(prefix_lens.pop(new.row, -1) != len(new.prefix_slots) for new in plan.new_rows):
+        raise WireError(f"plan {plan.step_id}: new rows do not match rows and prefix_lens")
 
 
 def _decode_new_row(new: pb.NewRow) -> NewRow:

@@ -4,6 +4,7 @@ Precedence: flags, then environment, then the YAML file, then the defaults below
 """
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +15,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from protos.errors import InvalidRequest
 
+ENV_PREFIX = "RADIXD_"
+
+_KUBERNETES_LINK = re.compile(r"RADIXD_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT_\d+_(TCP|UDP).*)")
+"""Set by Kubernetes beside a Service whose name begins with radixd."""
+
 
 class Settings(BaseSettings):
     """Every option of every service; a field's description is its help text."""
 
-    model_config = SettingsConfigDict(env_prefix="RADIXD_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     model: str = Field(
         "smollm2", description="smollm2, a local folder or GGUF file, or a hub name."
@@ -35,6 +41,9 @@ class Settings(BaseSettings):
         None, description="Folder of sockets and locks, mode 0700; default: one a port."
     )
     fake_worker: bool = Field(False, description="A worker without model or torch, for tests.")
+    fake_step_ms: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="How long the fake worker takes for a step."
+    )
     device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
     num_threads: int = Field(0, ge=0, description="Threads of the worker; 0: one a core.")
     kv_slots: int = Field(16384, ge=1, description="Token slots of the KV pool.")
@@ -45,10 +54,20 @@ class Settings(BaseSettings):
     max_batch_tokens: int = Field(512, ge=1, description="Most tokens computed in a step.")
     chunk_size: int = Field(256, ge=1, description="Most tokens of one prompt in a step.")
     pipeline_depth: int = Field(2, ge=1, le=2, description="Plans in flight.")
-    waiting_order: str = Field("fcfs", description="fcfs or lpm.")
-    retraction_policy: str = Field("progress", description="Who is cut back: progress.")
-    step_timeout_s: float = Field(300.0, gt=0, description="A step longer than this is a hang.")
+    waiting_order: Literal["fcfs", "lpm"] = Field(
+        "fcfs", description="Who is admitted next: first come, or longest cached prefix."
+    )
+    retraction_policy: Literal["progress"] = Field(
+        "progress", description="Who is cut back when the pool is full: the least advanced."
+    )
+    step_timeout_s: float = Field(
+        300.0, gt=0, allow_inf_nan=False, description="A step longer than this is a hang."
+    )
     max_prompt_bytes: int = Field(4 << 20, ge=1, description="Longest prompt text, in bytes.")
+    restart_worker: bool = Field(True, description="Restart a worker that a signal killed.")
+    start_timeout_s: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Longest start of all services; 0: no limit."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe event that is logged."
     )
@@ -67,37 +86,64 @@ class Settings(BaseSettings):
         return self.worker_endpoint or f"ipc://{self.ipc_dir}/worker.ipc"
 
 
+def variable(name: str) -> str:
+    """The environment variable of an option."""
+    return f"{ENV_PREFIX}{name.upper()}"
+
+
+def flag(name: str) -> str:
+    """The command-line flag of an option."""
+    return f"--{name.replace('_', '-')}"
+
+
 def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Settings:
     """Settings from flags (None: not given), environment and a YAML file.
 
     Raises:
-        InvalidRequest: names the option and what is wrong with it.
+        InvalidRequest: names the option, what is wrong with it and where it was given.
     """
-    values: dict[str, Any] = {}
-    if config_file is not None:
-        values = _read_yaml(config_file)
-    from_environment = {
-        name
-        for name in Settings.model_fields
-        if any(key.upper() == f"RADIXD_{name.upper()}" for key in os.environ)
-    }
-    values = {key: value for key, value in values.items() if key not in from_environment}
-    values |= {key: value for key, value in flags.items() if value is not None}
+    given = {key: value for key, value in flags.items() if value is not None}
+    variables = _variables()
+    from_file = {} if config_file is None else _read_yaml(config_file)
+    values = {key: value for key, value in from_file.items() if variable(key) not in variables}
     try:
-        return Settings(**values)
+        return Settings(**(values | given))
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise InvalidRequest(field, first["msg"]) from None
+        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        if name in given:
+            where = flag(name)
+        elif variable(name) in variables:
+            where = variable(name)
+        else:
+            where = str(config_file)
+        raise InvalidRequest(name, f"{first['msg']} ({where})") from None
+
+
+def _variables() -> set[str]:
+    """Names of the options' variables that are set, in upper case."""
+    known = {variable(name) for name in Settings.model_fields}
+    ours = {key.upper() for key in os.environ if key.upper().startswith(ENV_PREFIX)}
+    for name in sorted(ours - known):
+        # A misspelt option must not be silently without effect.
+        if not _KUBERNETES_LINK.fullmatch(name):
+            raise InvalidRequest(name, "unknown option")
+    return ours & known
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise InvalidRequest("config", f"{path}: {error}") from None
+    except OSError as error:
+        raise InvalidRequest("config", f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        problem = " ".join(str(error).split())
+        raise InvalidRequest("config", f"{path}: {problem}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
         raise InvalidRequest("config", f"{path}: a mapping of option names was expected")
+    for key in loaded:
+        if key not in Settings.model_fields:
+            raise InvalidRequest(str(key), f"unknown option ({path})")
     return loaded

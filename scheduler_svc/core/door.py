@@ -57,7 +57,8 @@ def _refuse_size(state: SchedulerState, submission: Submission) -> Output | None
     if state.kv.num_pages(num_prompt) > state.pool.num_pages:
         message = f"{num_prompt} tokens can never fit the pool of {state.num_slots} token slots"
         return _refusal(submission, Ending.REJECTED_TOO_LARGE, "prompt", message)
-    if state.waiting.num_fresh >= state.config.max_waiting:
+    is_carried_over = submission.resume_output_ids is not None  # its client is being served
+    if state.waiting.num_fresh >= state.config.max_waiting and not is_carried_over:
         message = f"{state.waiting.num_fresh} requests wait, no more may"
         return _refusal(submission, Ending.REJECTED_QUEUE_FULL, "", message)
     return None

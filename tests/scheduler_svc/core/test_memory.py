@@ -180,11 +180,15 @@ def test_queue_is_bounded_and_victims_are_not_refused():
         bench.submit(f"x{i}", letters(4, seed=i), 20)
     full = [n for n, o in bench.endings.items() if o.ending is Ending.REJECTED_QUEUE_FULL]
     assert full == ["x2", "x3", "x4"]
+    carried = bench.reference(letters(4, seed=60), 20)
+    bench.submit("carried", letters(4, seed=60), 20, resume_output_ids=carried[:3])
+    assert "carried" not in bench.endings
     for _ in range(3):
         bench.step()
     bench.submit("y0", letters(4, seed=50), 20)
     bench.submit("y1", letters(4, seed=51), 20)
     bench.run()
+    assert bench.tokens["carried"] == carried[3:]
     for name, seed in (("x0", 0), ("x1", 1), ("y0", 50), ("y1", 51)):
         assert bench.tokens[name] == bench.reference(letters(4, seed=seed), 20)
 

@@ -255,6 +255,23 @@ def test_flush_under_load_hides_what_was_computed_before_it():  # field case 17
     assert bench.cached["again"] == 39, "only what was computed after the flush is shared"
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_flush_between_two_chunks(depth):  # field case 17
+    bench, prompt = Bench(c=8, r=1, depth=depth), letters(40)
+    bench.submit("half", prompt, 1)
+    for _ in range(2):
+        bench.step()
+    bench.core.flush()
+    while "half" not in bench.endings:
+        bench.step()
+        matchable = [node for node in bench.core.state.tree.nodes() if node.pages]
+        assert not matchable, "its first chunks are older than the flush"
+    bench.run()
+    assert bench.tokens["half"] == bench.reference(prompt, 1)
+    bench.ask("after", prompt, 1)
+    assert bench.cached["after"] == 0
+
+
 @PAGES
 @pytest.mark.parametrize("length", [6, 8, 9, 40])
 def test_no_store_leaves_nothing_behind(p, length):  # field case 18

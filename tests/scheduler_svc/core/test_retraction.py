@@ -55,6 +55,28 @@ def test_no_thrash_between_two_that_do_not_fit_together(depth, sampling):  # fie
 
 
 @DEPTHS
+def test_victim_waits_for_its_whole_need(depth):  # field case 39
+    bench = Bench(N=64, r=8, depth=depth, decode_reserve=0.0)
+    for name, seed in (("a", 1), ("b", 2)):
+        bench.submit(name, letters(16, seed=seed), 40)
+    for i in range(6):  # each one's end makes a little room, not enough for a victim
+        bench.submit(f"c{i}", letters(2, seed=10 + i), 3 + 3 * i)
+    bench.run()
+    assert bench.core.counters()["retractions"] == 2
+    for name, seed in (("a", 1), ("b", 2)):
+        assert bench.tokens[name] == bench.reference(letters(16, seed=seed), 40)
+
+
+@DEPTHS
+def test_pages_that_are_coming_back_are_waited_for(depth):
+    bench = Bench(N=128, r=8, depth=depth, decode_reserve=0.0)
+    for i in range(8):
+        bench.submit(f"x{i}", letters(10, seed=i), 12 + i)
+    bench.run()
+    assert bench.core.counters()["retractions"] == 2, "one victim after the other, not all at once"
+
+
+@DEPTHS
 @SAMPLING
 @pytest.mark.parametrize("times", [1, 2])
 def test_resumes_prompt_and_output(depth, sampling, times):  # field cases 40, 41

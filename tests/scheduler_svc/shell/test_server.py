@@ -253,3 +253,16 @@ async def test_two_schedulers_want_one_endpoint(settings):
     with pytest.raises(InvalidRequest, match="held by another scheduler"):
         SchedulerServer(settings)
     await server.stop()
+
+
+async def test_a_thousand_streams_finish_with_exact_books(channel, workers):
+    workers(1)
+    front = FrontClient(channel)
+    prompts = {f"r{number}": [number % 250 + 1, number // 250 + 1] for number in range(1000)}
+    for request_id, prompt in prompts.items():
+        await front.submit(request_id, prompt, max_tokens=4)
+    await front.read_endings(*prompts)
+    assert front.tokens == {key: expected(prompt, 4) for key, prompt in prompts.items()}
+    stats = await idle_stats(front)
+    assert stats.counters["finished"] == 1000
+    assert stats.free + stats.evictable == stats.num_slots

@@ -1,0 +1,93 @@
+"""The worker process: builds an engine, connects, serves until SIGTERM or SIGINT.
+
+Not here: arithmetic, protocol.  With --fake-worker nothing of torch, numpy or transformers loads.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from gpu_worker.engine import Engine
+from gpu_worker.session import Session
+from protos.errors import InvalidRequest, ModelError, RadixdError
+from radixd.chassis.channel import WorkerChannel
+from radixd.chassis.command import settings_from_argv
+from radixd.chassis.logs import configure_logs
+from radixd.chassis.settings import Settings
+
+EXIT_BAD_START = 2
+"""Exit status when options or model are wrong; stderr then has one line that says why."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the worker; returns its exit status."""
+    _on_stop_signals(lambda: sys.exit(0))  # nothing to finish while loading
+    try:
+        settings = settings_from_argv("gpu_worker", argv)
+        configure_logs("gpu_worker", settings.log_level)
+        engine = build_engine(settings)
+        channel = WorkerChannel(settings.worker_address)
+    except (ModelError, InvalidRequest) as error:
+        return _refuse(error)
+    stop = threading.Event()
+    _on_stop_signals(stop.set)
+    try:
+        Session(engine, channel).run(stop)
+    finally:
+        channel.close()
+    return 0
+
+
+def build_engine(settings: Settings) -> Engine:
+    """The engine that the settings ask for.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+    if settings.fake_worker:
+        return _fake_engine(settings)
+    import torch
+
+    from gpu_worker.loading import load_engine
+    from gpu_worker.model_engine import EngineLimits
+    from radixd.chassis.model_source import resolve_model
+
+    torch.set_num_threads(settings.num_threads or os.cpu_count() or 1)
+    limits = EngineLimits(
+        num_slots=settings.kv_slots,
+        max_rows=settings.max_running,
+        max_length=settings.max_length,
+        poison=settings.log_level == "debug",
+    )
+    return load_engine(resolve_model(settings.model), limits)
+
+
+def _fake_engine(settings: Settings) -> Engine:
+    from gpu_worker.fake_engine import FakeEngine, FakeModel
+
+    return FakeEngine(
+        FakeModel(),
+        num_slots=settings.kv_slots,
+        max_rows=settings.max_running,
+        max_length=settings.max_length or settings.kv_slots,
+    )
+
+
+def _refuse(error: RadixdError) -> int:
+    print(f"gpu_worker: {error}", file=sys.stderr)
+    return EXIT_BAD_START
+
+
+def _on_stop_signals(action: Callable[[], object]) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        action()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

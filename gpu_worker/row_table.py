@@ -1,0 +1,243 @@
+"""Which slots each row's tokens lie in, kept by the deltas of plans; the gate for every plan.
+
+A plan is checked whole before its first effect: what comes out of `apply` may index tensors without
+another look.  Not here: tensors, sampling arithmetic.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_worker.engine import PlanError
+from protos.plan import (
+    DUMP_SLOT,
+    MAX_PAGE_SIZE,
+    TOKEN_FROM_STEP_BEFORE,
+    BatchPlan,
+    NewRow,
+    Remap,
+    SamplingParams,
+)
+
+IntArray = np.ndarray[Any, np.dtype[np.int32]]
+
+_NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One row's part of a step."""
+
+    row: int
+    prefix_len: int
+    """Tokens whose KV was in place before."""
+    extend_len: int
+    """Tokens computed now, at least 1."""
+    first_token: int
+    """Where its tokens begin among all tokens of the step."""
+    samples: bool
+    slots: IntArray
+    """[prefix_len + extend_len] of all its tokens, a view of the table."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the row after the step; also the position of the token it samples."""
+        return self.prefix_len + self.extend_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A checked plan in terms of tokens."""
+
+    rows: tuple[StepRow, ...]
+    token_ids: IntArray
+    """[num_tokens]"""
+    positions: IntArray
+    """[num_tokens] each token's place in its row."""
+    out_slots: IntArray
+    """[num_tokens]"""
+
+
+class RowTable:
+    """Slots, length, last token and sampling of every row."""
+
+    def __init__(self, *, num_slots: int, max_rows: int, max_length: int, vocab_size: int) -> None:
+        self._slot_limit = num_slots + MAX_PAGE_SIZE
+        self._max_rows = max_rows
+        self._max_length = max_length
+        self._vocab_size = vocab_size
+        # [max_rows, max_length]; entries past a row's length mean nothing.
+        self._slots: IntArray = np.zeros((max_rows, max_length), np.int32)
+        self._lengths: dict[int, int] = {}  # of live rows
+        self._last_tokens: dict[int, int] = {}  # of rows that sampled in their latest step
+        self._sampling: dict[int, SamplingParams] = {}
+
+    def reset(self) -> None:
+        """Makes all rows free."""
+        self._lengths.clear()
+        self._last_tokens.clear()
+        self._sampling.clear()
+
+    def sampling(self, row: int) -> SamplingParams:
+        """How a live row samples."""
+        return self._sampling[row]
+
+    def record(self, row: int, token_id: int) -> None:
+        """Remembers what a row just sampled, for the next plan's TOKEN_FROM_STEP_BEFORE."""
+        self._last_tokens[row] = token_id
+
+    def apply(self, plan: BatchPlan) -> Step:
+        """Carries out a plan's deltas and gives the step in terms of tokens.
+
+        Raises:
+            PlanError: something in it cannot be; the table is then as before.
+        """
+        self._check_rows(plan)
+        token_ids = self._checked_tokens(plan)
+        self._check_out_slots(plan)
+        self._free(plan.freed_rows)
+        for new in plan.new_rows:
+            self._open(new)
+        for remap in plan.remaps:
+            self._slots[remap.row, remap.start : remap.start + len(remap.slots)] = remap.slots
+        return self._extend(plan, token_ids)
+
+    def _check_rows(self, plan: BatchPlan) -> None:
+        self._check_columns(plan)
+        lengths = dict(self._lengths)  # of the live rows as they will be just before the step
+        for row in plan.freed_rows:
+            if lengths.pop(row, None) is None:
+                raise PlanError(f"freed row {row} is free already")
+        in_step = set(plan.rows)
+        for new in plan.new_rows:
+            self._check_row("new row", new.row)
+            if new.row in lengths:
+                raise PlanError(f"new row {new.row} is live already")
+            if new.row not in in_step:
+                raise PlanError(f"new row {new.row} has no part in the step")
+            self._check_readable(f"prefix of row {new.row}", new.prefix_slots)
+            _check_sampling(new)
+            lengths[new.row] = len(new.prefix_slots)
+        for remap in plan.remaps:
+            self._check_remap(remap, lengths)
+        for row, prefix_len, extend_len in zip(
+            plan.rows, plan.prefix_lens, plan.extend_lens, strict=True
+        ):
+            self._check_extent(row, prefix_len, extend_len, lengths)
+
+    def _check_columns(self, plan: BatchPlan) -> None:
+        num_rows = len(plan.rows)
+        if any(len(c) != num_rows for c in (plan.prefix_lens, plan.extend_lens, plan.samples)):
+            raise PlanError("columns per row differ in length")
+        if len(set(plan.rows)) != num_rows:
+            raise PlanError("a row appears twice")
+        num_tokens = sum(plan.extend_lens)
+        if len(plan.input_ids) != num_tokens or len(plan.out_slots) != num_tokens:
+            raise PlanError("columns per token do not match extend_lens")
+
+    def _check_extent(
+        self, row: int, prefix_len: int, extend_len: int, lengths: dict[int, int]
+    ) -> None:
+        self._check_row("row", row)
+        length = lengths.get(row)
+        if length is None:
+            raise PlanError(f"row {row} is free")
+        if prefix_len != length:
+            raise PlanError(f"row {row} has {length} tokens, the plan says {prefix_len}")
+        if extend_len < 1 or length + extend_len > self._max_length:
+            raise PlanError(
+                f"row {row}: {length} and {extend_len} tokens more, at most {self._max_length}"
+            )
+
+    def _check_remap(self, remap: Remap, lengths: dict[int, int]) -> None:
+        self._check_row("remapped row", remap.row)
+        length = lengths.get(remap.row)
+        if length is None:
+            raise PlanError(f"remapped row {remap.row} is free")
+        if remap.start < 0 or remap.start + len(remap.slots) > length:
+            raise PlanError(
+                f"remap of row {remap.row} at {remap.start} + {len(remap.slots)} "
+                f"leaves its {length} tokens"
+            )
+        self._check_readable(f"remap of row {remap.row}", remap.slots)
+
+    def _checked_tokens(self, plan: BatchPlan) -> IntArray:
+        """Input ids, each TOKEN_FROM_STEP_BEFORE replaced by what its row sampled."""
+        token_ids = np.array(plan.input_ids, np.int32)
+        fresh = {new.row for new in plan.new_rows}
+        first = 0
+        for row, extend_len in zip(plan.rows, plan.extend_lens, strict=True):
+            if token_ids[first] == TOKEN_FROM_STEP_BEFORE:
+                last = _NO_TOKEN if row in fresh else self._last_tokens.get(row, _NO_TOKEN)
+                if last == _NO_TOKEN:
+                    raise PlanError(f"row {row} did not sample in the step before")
+                token_ids[first] = last
+            first += extend_len
+        bad = (token_ids < 0) | (token_ids >= self._vocab_size)
+        if bad.any():
+            raise PlanError(f"token id {token_ids[bad][0]} is not in 0..{self._vocab_size - 1}")
+        return token_ids
+
+    def _check_out_slots(self, plan: BatchPlan) -> None:
+        slots = np.array(plan.out_slots, np.int32)
+        if (slots < 0).any() or (slots >= self._slot_limit).any():
+            raise PlanError(f"an out slot is not in 0..{self._slot_limit - 1}")
+        written = slots[slots != DUMP_SLOT]
+        if len(np.unique(written)) != len(written):
+            raise PlanError("an out slot appears twice")
+
+    def _check_row(self, what: str, row: int) -> None:
+        if not 0 <= row < self._max_rows:
+            raise PlanError(f"{what} {row} is not in 0..{self._max_rows - 1}")
+
+    def _check_readable(self, what: str, slots: Iterable[int]) -> None:
+        array = np.asarray(slots, np.int32)
+        if len(array) and (array.min() <= DUMP_SLOT or array.max() >= self._slot_limit):
+            raise PlanError(f"{what}: a slot is not in 1..{self._slot_limit - 1}")
+
+    def _free(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            del self._lengths[row], self._sampling[row]
+            self._last_tokens.pop(row, None)
+
+    def _open(self, new: NewRow) -> None:
+        self._lengths[new.row] = len(new.prefix_slots)
+        self._slots[new.row, : len(new.prefix_slots)] = new.prefix_slots
+        self._sampling[new.row] = new.sampling
+
+    def _extend(self, plan: BatchPlan, token_ids: IntArray) -> Step:
+        out_slots = np.array(plan.out_slots, np.int32)
+        positions = np.empty(len(out_slots), np.int32)
+        rows, first = [], 0
+        for row, prefix_len, extend_len, samples in zip(
+            plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True
+        ):
+            end, length = first + extend_len, prefix_len + extend_len
+            self._slots[row, prefix_len:length] = out_slots[first:end]
+            positions[first:end] = np.arange(prefix_len, length, dtype=np.int32)
+            self._lengths[row] = length
+            self._last_tokens.pop(row, None)  # consumed, or stale from here on
+            rows.append(
+                StepRow(
+                    row=row,
+                    prefix_len=prefix_len,
+                    extend_len=extend_len,
+                    first_token=first,
+                    samples=bool(samples),
+                    slots=self._slots[row, :length],
+                )
+            )
+            first = end
+        return Step(rows=tuple(rows), token_ids=token_ids, positions=positions, out_slots=out_slots)
+
+
+def _check_sampling(new: NewRow) -> None:
+    params = new.sampling
+    fields = (params.temperature, params.top_p, params.min_p)
+    if not all(map(math.isfinite, fields)) or min(fields) < 0 or params.top_k < 0:
+        raise PlanError(f"row {new.row}: sampling parameters out of range: {params}")
+    if not 0 <= params.seed < 1 << 63:
+        raise PlanError(f"row {new.row}: seed {params.seed} is not in 0..2**63-1")

@@ -1,0 +1,85 @@
+"""Plays a workload against a server over grpc.aio and writes down when each token came.
+
+Not here: what the times mean (figures.py) and who started the server (services.py).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from protos.radixd.v1 import inference_pb2, inference_pb2_grpc
+from radixd.bench.figures import Trace
+from radixd.bench.workload import BenchRequest, Workload
+from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, parse_target
+
+OnTokens = Callable[[int], object]
+"""Told the number of new tokens of each message, for a progress bar."""
+
+
+async def play(workload: Workload, target: str, on_tokens: OnTokens) -> list[Trace]:
+    """One run: arrivals by the clock, at most `concurrency` requests open.
+
+    Raises:
+        CommandError: a request failed or ended early; a run with a hole has no figures.
+    """
+    address = parse_target(target)
+    turns = asyncio.Semaphore(workload.concurrency)
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        await _connect(channel, address)
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+        start_s = time.perf_counter()
+
+        async def turn(request: BenchRequest) -> Trace:
+            await asyncio.sleep(start_s + request.arrival_s - time.perf_counter())
+            async with turns:
+                return await _ask(stub, request, on_tokens)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(turn(request)) for request in workload.requests]
+        except* grpc.RpcError as errors:
+            first = errors.exceptions[0]
+            assert isinstance(first, grpc.RpcError)
+            raise explain(first, address) from None
+        except* CommandError as refusals:
+            raise CommandError(str(refusals.exceptions[0])) from None
+    return [task.result() for task in tasks]
+
+
+async def _connect(channel: grpc.aio.Channel, address: str) -> None:
+    # So that no request pays for the handshake of the connection.
+    try:
+        await asyncio.wait_for(channel.channel_ready(), timeout=10)
+    except TimeoutError:
+        raise CommandError(f"no radixd answers at {address}") from None
+
+
+async def _ask(stub: Any, request: BenchRequest, on_tokens: OnTokens) -> Trace:
+    message = inference_pb2.GenerateRequest(
+        tokens=inference_pb2.TokenIds(ids=request.prompt_token_ids),
+        sampling=inference_pb2.SamplingParams(
+            temperature=0.0, max_tokens=request.max_tokens, ignore_eos=True
+        ),
+    )
+    arrivals: list[tuple[float, int]] = []
+    cached_tokens = 0
+    sent_s = time.perf_counter()
+    async for piece in stub.Generate(message):
+        if piece.token_ids:
+            arrivals.append((time.perf_counter(), len(piece.token_ids)))
+            on_tokens(len(piece.token_ids))
+        cached_tokens = piece.usage.cached_tokens
+    trace = Trace(
+        num_prompt_tokens=len(request.prompt_token_ids),
+        sent_s=sent_s,
+        arrivals=tuple(arrivals),
+        ended_s=time.perf_counter(),
+        cached_tokens=cached_tokens,
+    )
+    if trace.num_output_tokens != request.max_tokens:
+        came = trace.num_output_tokens
+        raise CommandError(f"{request.id}: {came} of {request.max_tokens} tokens came")
+    return trace

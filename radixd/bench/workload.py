@@ -1,0 +1,66 @@
+"""The four workloads, as they lie in workloads/*.jsonl: who asks for what, and when.
+
+A line is one request: `id`, `arrival_s` (since the start of the run), `prompt_token_ids`,
+`max_tokens`, and for readers `prompt_text`, `group`, `shared_prefix_len`.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+CONCURRENCY = {"w1": 1, "w2": 16, "w3": 16, "w4": 9}
+"""Most requests open at once, by workload; one more waits at the client for its turn."""
+
+IDEAL_CACHED_TOKENS = {"w1": 0, "w2": 0, "w3": 43008, "w4": 0}
+"""Prompt tokens that a cache without a fault serves, from a cold start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest:
+    """One request of a workload: greedy, end-of-sequence ignored, so its length is fixed."""
+
+    id: str
+    arrival_s: float
+    """Earliest moment of sending, since the start of the run."""
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests in the order in which they are sent."""
+
+    name: str
+    concurrency: int
+    requests: tuple[BenchRequest, ...]
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens that a run generates in all."""
+        return sum(request.max_tokens for request in self.requests)
+
+
+def load_workload(name: str) -> Workload:
+    """One of w1, w2, w3, w4.
+
+    Raises:
+        KeyError: there is no such workload.
+    """
+    concurrency = CONCURRENCY[name]
+    folder = resources.files("radixd.bench") / "workloads"
+    lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    requests = sorted((_request(json.loads(line)) for line in lines), key=lambda r: r.arrival_s)
+    return Workload(name=name, concurrency=concurrency, requests=tuple(requests))
+
+
+def _request(line: dict[str, object]) -> BenchRequest:
+    ids, arrival_s, max_tokens = line["prompt_token_ids"], line["arrival_s"], line["max_tokens"]
+    assert isinstance(ids, list), line["id"]
+    assert isinstance(arrival_s, float), line["id"]
+    assert isinstance(max_tokens, int), line["id"]
+    return BenchRequest(
+        id=str(line["id"]),
+        arrival_s=arrival_s,
+        prompt_token_ids=tuple(ids),
+        max_tokens=max_tokens,
+    )

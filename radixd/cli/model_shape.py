@@ -1,0 +1,96 @@
+"""Reads from a model's headers how large it is, without loading a weight or importing torch.
+
+Enough for advice on memory.  Whether the worker can run the model is the worker's to say.
+"""
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from protos.errors import ModelError
+from radixd.chassis.gguf_file import GgufFile
+
+FP32_BYTES = 4
+
+_MAX_HEADER_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What memory depends on."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    num_parameters: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values of one slot, in fp32."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * FP32_BYTES
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, in fp32."""
+        return self.num_parameters * FP32_BYTES
+
+
+def read_shape(path: Path) -> ModelShape:
+    """The shape of a GGUF file or of a folder with config.json and safetensors.
+
+    Raises:
+        ModelError: names the file and what is wrong with it.
+    """
+    if not path.is_dir():
+        return _read_gguf(path)
+    try:
+        return _read_folder(path)
+    except OSError as error:
+        raise ModelError(error.filename or path, error.strerror or "cannot be read") from None
+    except struct.error:
+        raise ModelError(path, "a header is damaged or cut short") from None
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelError(path, f"not a model of the Llama family ({error})") from None
+
+
+def _read_folder(folder: Path) -> ModelShape:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    heads = config["num_attention_heads"]
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise ModelError(folder, "holds no .safetensors file")
+    return ModelShape(
+        num_layers=config["num_hidden_layers"],
+        num_kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        num_parameters=sum(_safetensors_parameters(file) for file in weights),
+    )
+
+
+def _safetensors_parameters(path: Path) -> int:
+    with path.open("rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        if header_bytes > _MAX_HEADER_BYTES:
+            raise ModelError(path, "not a safetensors file")
+        header = json.loads(file.read(header_bytes))
+    header.pop("__metadata__", None)
+    ends = [tensor["data_offsets"][1] for tensor in header.values()]
+    missing = 8 + header_bytes + max(ends, default=0) - path.stat().st_size
+    if missing > 0:
+        raise ModelError(path, f"cut short by {missing} bytes")
+    return sum(math.prod(tensor["shape"]) for tensor in header.values())
+
+
+def _read_gguf(path: Path) -> ModelShape:
+    with GgufFile(path) as file:
+        family = file.text("general.architecture")
+        heads = file.integer(f"{family}.attention.head_count")
+        hidden_size = file.integer(f"{family}.embedding_length")
+        return ModelShape(
+            num_layers=file.integer(f"{family}.block_count"),
+            num_kv_heads=file.integer(f"{family}.attention.head_count_kv", heads),
+            head_dim=file.integer(f"{family}.attention.key_length", hidden_size // max(heads, 1)),
+            num_parameters=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+        )

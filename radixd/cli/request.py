@@ -1,0 +1,79 @@
+"""Requests of the public protos from what was typed; values are judged by the server alone.
+
+Only what cannot be put into a message at all is refused here, naming the option.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from protos.radixd.v1 import inference_pb2
+from radixd.cli.client import CommandError
+
+ROLE_SYSTEM = inference_pb2.Role.ROLE_SYSTEM
+ROLE_USER = inference_pb2.Role.ROLE_USER
+ROLE_ASSISTANT = inference_pb2.Role.ROLE_ASSISTANT
+
+
+def fill(message: Any, **values: Any) -> None:
+    """Sets the fields whose value is not None.
+
+    Raises:
+        CommandError: a value does not fit its field (an integer beyond 64 bits, broken text).
+    """
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            if isinstance(value, (list, tuple)):
+                getattr(message, name).extend(value)
+            else:
+                setattr(message, name, value)
+        except UnicodeEncodeError:
+            raise CommandError(f"{name}: not valid UTF-8 text") from None
+        except (ValueError, TypeError):
+            raise CommandError(f"{name}: {value} is out of range") from None
+
+
+def chat_message(role: inference_pb2.Role, content: str) -> inference_pb2.ChatMessage:
+    """One message of a conversation."""
+    message = inference_pb2.ChatMessage(role=role)
+    fill(message, content=content)
+    return message
+
+
+def parse_ids(text: str) -> list[int]:
+    """Token ids, separated by commas or blanks.
+
+    Raises:
+        CommandError: something is no integer.
+    """
+    ids: list[int] = []
+    for part in text.replace(",", " ").split():
+        try:
+            ids.append(int(part))
+        except ValueError:
+            raise CommandError(f"--ids: {part!r} is not an integer") from None
+    return ids
+
+
+def read_text(path: Path, option: str) -> str:
+    """The text of a file; `-` is standard input.
+
+    Raises:
+        CommandError: names the option, the file and what is wrong with it.
+    """
+    try:
+        if str(path) == "-":
+            with open(0, "rb", closefd=False) as stdin:
+                return stdin.read().decode("utf-8")
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise CommandError(f"{option}: {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{option}: {path}: no UTF-8 at byte {error.start}") from None
+
+
+def nonblank_lines(text: str) -> Iterable[str]:
+    """Lines that hold something, without their line ends."""
+    return (line for line in text.splitlines() if line.strip())

@@ -1,0 +1,1 @@
+"""Starts the services as child processes, watches them, ends them in order."""

@@ -1,0 +1,259 @@
+"""Keeps the three services running as one: start, readiness, watch, end.
+
+Knows their names, order and readiness, nothing of what they do.
+"""
+
+import contextlib
+import queue
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType, MappingProxyType, TracebackType
+from typing import Any
+
+from protos.errors import RadixdError
+from radixd.chassis.command import argv_from_settings
+from radixd.chassis.grpc_server import join_address
+from radixd.chassis.settings import Settings
+from radixd.launcher.child import Child
+from radixd.launcher.log_line import brief, for_machine, for_terminal
+from radixd.launcher.ports import settle_ports
+from radixd.launcher.progress import Progress
+from radixd.launcher.stack_readiness import StackReadiness
+
+SCHEDULER, WORKER, FRONT = "scheduler_svc", "gpu_worker", "tokenizer_svc"
+
+FRONT_GRACE_S = 15.0
+"""For streams that are under way; new calls are refused meanwhile."""
+BACKEND_GRACE_S = 10.0
+"""For a step that is under way."""
+MAX_WORKER_RESTARTS = 3
+RESTART_WINDOW_S = 600.0
+_LOOK_EVERY_S = 0.2
+"""How often readiness is asked for during the start."""
+
+
+class StartError(RadixdError):
+    """A service ended, or time ran out, before all were ready."""
+
+
+class Supervisor:
+    """All services of one server.  Start, wait and stop it from one thread, best the main one.
+
+    The kernel kills the children when that thread ends.  As a context manager it starts on entry
+    and stops on exit.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        restart_worker: bool = True,
+        echo: Callable[[str], None],
+        modules: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`echo` gets each line for people, from any thread but never from two at once.
+
+        `modules` names other modules to run as a service; a service is its own module otherwise.
+        """
+        self.settings = settings
+        """After `start`: with the ports in force."""
+        self._restart_worker = restart_worker and settings.restart_worker
+        self._modules = modules
+        self._progress = Progress(echo)
+        self._children: dict[str, Child] = {}
+        # Not an Event: a SimpleQueue may be written from a signal handler.
+        self._changes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._num_signals = 0
+        self._ready = False
+        self._restarts: deque[float] = deque()
+        self._own_folder: Path | None = None
+        self._handlers: dict[int, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """Where clients on this machine reach the public port, as host:port."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}.get(
+            self.settings.host, self.settings.host
+        )
+        return join_address(host, self.settings.port)
+
+    def pids(self) -> dict[str, int]:
+        """Process id of each running service, by name."""
+        return {
+            name: child.pid for name, child in self._children.items() if child.exit_status is None
+        }
+
+    def peak_rss_bytes(self) -> dict[str, int]:
+        """Highest resident memory of each running service, by name."""
+        return {
+            name: child.peak_rss_bytes
+            for name, child in self._children.items()
+            if child.exit_status is None
+        }
+
+    def start(self) -> None:
+        """Starts everything; returns when it is ready, or when Ctrl-C or SIGTERM came first.
+
+        Raises:
+            RadixdError: a port is taken, a service ended before it was ready, or time ran out.
+                Nothing is left running.
+        """
+        if not self.settings.port and self.settings.run_dir is None:
+            # A server on any port is a passing one, and leaves no folder behind.
+            self._own_folder = Path(tempfile.mkdtemp(prefix="radixd-"))
+            self.settings = self.settings.model_copy(update={"run_dir": self._own_folder})
+        self.settings = settle_ports(self.settings)
+        self._catch_signals()
+        try:
+            for name in (SCHEDULER, WORKER, FRONT):
+                self._spawn(name)
+            self._await_readiness()
+        except BaseException:
+            self.stop()
+            raise
+        if self._ready:
+            self._say_ready()
+
+    def wait(self) -> int:
+        """Until Ctrl-C or SIGTERM (returns 0), or until a service ends (returns 1).
+
+        A worker that a signal killed is restarted, as streams survive its loss.
+        """
+        while not self._num_signals:
+            dead = self._dead_child()
+            if dead is None:
+                with contextlib.suppress(queue.Empty):
+                    self._changes.get(timeout=1.0)
+            elif self._may_restart(dead):
+                self._progress.say(f"{dead.describe_end()}\nradixd starts it again")
+                self._spawn(dead.name)
+            else:
+                self._progress.say(dead.describe_end())
+                return 1
+        self._progress.say("radixd is stopping")
+        return 0
+
+    def stop(self) -> None:
+        """Ends the front, which lets streams finish, then the rest; safe to call twice."""
+        for names, grace_s in (((FRONT,), FRONT_GRACE_S), ((WORKER, SCHEDULER), BACKEND_GRACE_S)):
+            self._end([self._children[name] for name in names if name in self._children], grace_s)
+        self._children.clear()
+        self._release_signals()
+        if self._own_folder is not None:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+            self._own_folder = None
+
+    def __enter__(self) -> "Supervisor":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _spawn(self, name: str) -> None:
+        self._children[name] = Child(
+            name,
+            [self._modules.get(name, name), *argv_from_settings(self.settings)],
+            on_line=self._forward,
+            on_end=self._changes.put,
+        )
+
+    def _await_readiness(self) -> None:
+        started = time.monotonic()
+        limit_s = self.settings.start_timeout_s
+        with StackReadiness(self.settings, self.address) as readiness:
+            while not self._num_signals:
+                if (dead := self._dead_child()) is not None:
+                    raise StartError(dead.describe_end())
+                missing = readiness.missing()
+                if missing is None:
+                    self._ready = True
+                    return
+                waited_s = time.monotonic() - started
+                if limit_s and waited_s > limit_s:
+                    raise StartError(f"not ready after {limit_s:g} s: {missing}")
+                self._progress.show(f"{missing}, {waited_s:.0f} s{self._last_words()}")
+                with contextlib.suppress(queue.Empty):
+                    self._changes.get(timeout=_LOOK_EVERY_S)
+
+    def _last_words(self) -> str:
+        lines = self._children[WORKER].last_lines
+        return f" ({brief(lines[-1])})" if lines else ""
+
+    def _dead_child(self) -> Child | None:
+        return next(
+            (child for child in self._children.values() if child.exit_status is not None), None
+        )
+
+    def _may_restart(self, child: Child) -> bool:
+        status = child.exit_status
+        if child.name != WORKER or not self._restart_worker or status is None or status >= 0:
+            return False
+        now = time.monotonic()
+        while self._restarts and now - self._restarts[0] > RESTART_WINDOW_S:
+            self._restarts.popleft()
+        if len(self._restarts) >= MAX_WORKER_RESTARTS:
+            return False
+        self._restarts.append(now)
+        child.wait(timeout_s=1.0)
+        return True
+
+    def _end(self, children: list[Child], grace_s: float) -> None:
+        for child in children:
+            child.terminate()
+        deadline = time.monotonic() + grace_s
+        for child in children:
+            while not child.wait(timeout_s=_LOOK_EVERY_S):
+                # A second Ctrl-C means: now.
+                if time.monotonic() > deadline or self._num_signals > 1:
+                    self._progress.say(f"{child.name} does not end; killing it")
+                    child.kill()
+                    child.wait(timeout_s=BACKEND_GRACE_S)
+                    break
+            # Whatever it started goes with it.
+            child.kill()
+
+    def _forward(self, name: str, line: str) -> None:
+        render = for_terminal if self._progress.is_terminal else for_machine
+        self._progress.say(render(name, line))
+
+    def _say_ready(self) -> None:
+        address = self.address
+        target = "" if address == "127.0.0.1:50051" else f" --target {address}"
+        self._progress.say(
+            f"radixd is ready: gRPC on {address}\n"
+            f"  radixd chat{target}\n"
+            f'  radixd generate{target} --prompt "The capital of France is"\n'
+            f"  grpcurl -plaintext {address} list\n"
+            "  Ctrl-C ends it"
+        )
+
+    def _catch_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup the hang-up is to be ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._note_signal)
+
+    def _release_signals(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        self._num_signals += 1
+        self._changes.put("signal")

@@ -1,0 +1,178 @@
+"""The scheduler's gRPC face: fronts attach, operators ask.  Knows neither slots nor the worker.
+
+Runs on the event loop; everything about requests is posted to the engine loop and comes back from
+it as deliveries.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import structlog
+
+from protos.errors import InvalidRequest
+from protos.plan import Hello
+from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
+from protos.radixd.scheduler.v1 import scheduler_pb2_grpc
+from scheduler_svc import answers
+from scheduler_svc.engine_loop import Ask, Cancel, Delivery, EngineLoop, Submit
+from scheduler_svc.front import Front
+from scheduler_svc.translation import rejection, submission_from_proto
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+
+_FULL_INBOX_PAUSE_S = 0.005
+log = structlog.get_logger()
+_Answer = TypeVar("_Answer")
+
+
+class Engine(Protocol):
+    """`scheduler_svc.engine_loop.EngineLoop`, as far as the service needs it."""
+
+    def post(self, command: Submit | Cancel | Ask) -> bool:
+        """Hands in a command; False when too many wait already."""
+
+    def leave(self, front_id: int) -> None:
+        """Gives up all of a front's requests."""
+
+
+class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """Serves any number of fronts."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        epoch: int,
+        started_ns: int,
+        on_worker: Callable[[Hello | None], None],
+    ) -> None:
+        """`on_worker` is told, on the event loop, who is attached whenever that changes."""
+        self._epoch = epoch
+        self._started_ns = started_ns
+        self._on_worker = on_worker
+        self._engine = engine
+        self._fronts: dict[int, Front] = {}
+        self._num_fronts_ever = 0
+        self._hello: Hello | None = None
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Passes news on to the fronts they are for.  On the event loop."""
+        if delivery.worker_changed:
+            self._hello = delivery.hello
+            self._on_worker(delivery.hello)
+            for front in self._fronts.values():
+                front.tell_worker(delivery.hello)
+        for front_id, outputs in delivery.outputs.items():
+            addressee = self._fronts.get(front_id)
+            if addressee is not None:
+                addressee.tell_outputs(outputs)
+
+    def end_streams(self) -> None:
+        """Ends every front's stream; the fronts carry their requests to the next scheduler."""
+        for front in self._fronts.values():
+            front.over.set()
+
+    async def Attach(  # noqa: N802 (named by the schema)
+        self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """One front's stream, until either side ends it."""
+        self._num_fronts_ever += 1
+        front = Front(self._num_fronts_ever, self._hello)
+        self._fronts[front.front_id] = front
+        front_log = log.bind(front_id=front.front_id, peer=context.peer())
+        front_log.info("front_attached")
+        try:
+            await context.write(pb.AttachResponse(welcome=pb.Welcome(epoch=self._epoch)))
+            await self._converse(front, request_iterator, context)
+        finally:
+            del self._fronts[front.front_id]
+            self._engine.leave(front.front_id)
+            front_log.info("front_left")
+        # Last, as a status waits behind what the other side has not read.
+        if front.is_too_slow:
+            front_log.warning("front_cut", reason="it does not read its stream")
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "the stream was not read fast enough"
+            )
+        elif front.over.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the scheduler is stopping")
+
+    async def GetStats(  # noqa: N802
+        self, request: pb.GetStatsRequest, context: object
+    ) -> pb.GetStatsResponse:
+        """The books as they are between two turns."""
+        stats = await self._ask(answers.stats)
+        stats.uptime_ms = (time.monotonic_ns() - self._started_ns) // 1_000_000
+        return stats
+
+    async def FlushCache(  # noqa: N802
+        self, request: pb.FlushCacheRequest, context: object
+    ) -> pb.FlushCacheResponse:
+        """Forgets every cached prefix."""
+        flushed_tokens = await self._ask(answers.flush)
+        log.info("cache_flushed", num_tokens=flushed_tokens)
+        return pb.FlushCacheResponse(flushed_tokens=flushed_tokens)
+
+    async def DumpTree(  # noqa: N802
+        self, request: pb.DumpTreeRequest, context: object
+    ) -> pb.DumpTreeResponse:
+        """The prefix tree, parents first."""
+        nodes, num_left_out = await self._ask(
+            lambda engine: answers.tree(engine, request.max_nodes)
+        )
+        return answers.tree_to_proto(nodes, num_left_out)
+
+    async def _converse(
+        self, front: Front, requests: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Returns when the front is done, or it is over with it; reads and writes meanwhile."""
+        tasks = [
+            asyncio.create_task(self._read(front, requests)),
+            asyncio.create_task(self._write(front, context)),
+            asyncio.create_task(front.over.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, front: Front, requests: Any) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("body")
+            if kind == "submit":
+                await self._submit(front, request.submit)
+            elif kind == "cancel":
+                command = Cancel(front_id=front.front_id, request_id=request.cancel.request_id)
+                await self._post(command)
+
+    async def _submit(self, front: Front, submit: pb.Submit) -> None:
+        try:
+            submission = submission_from_proto(submit, time.monotonic_ns())
+        except InvalidRequest as error:
+            front.tell_outputs([rejection(submit.request_id, error)])
+        else:
+            await self._post(Submit(front_id=front.front_id, submission=submission))
+
+    async def _write(self, front: Front, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        while True:
+            await context.write(await front.next_message())
+
+    async def _post(self, command: Submit | Cancel | Ask) -> None:
+        """Waits while the inbox is full, so that gRPC makes the sender wait in its turn."""
+        while not self._engine.post(command):
+            await asyncio.sleep(_FULL_INBOX_PAUSE_S)
+
+    async def _ask(self, question: Callable[[EngineLoop], _Answer]) -> _Answer:
+        answer: Future[_Answer] = Future()
+        await self._post(Ask(question=question, answer=answer))
+        return await asyncio.wrap_future(answer)

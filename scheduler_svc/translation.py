@@ -1,0 +1,146 @@
+"""Messages of the front's stream to values of the core and back.  Decides nothing.
+
+What comes in is checked here for shape and range only; the core, which knows vocabulary, pool and
+queue, judges the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+
+from protos.errors import InvalidRequest, WireError
+from protos.plan import Hello, SamplingParams
+from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
+from protos.wire import pack_ids, unpack_ids
+from scheduler_svc.core.messages import Ending, Output, Submission, TreeNodeView
+
+MAX_REQUEST_ID_CHARACTERS = 128
+_MAX_INT32 = 2**31 - 1
+_MAX_SEED = 2**63 - 1
+_NS_PER_MS = 1_000_000
+
+
+def submission_from_proto(submit: pb.Submit, now_ns: int) -> Submission:
+    """The request as the core takes it; its deadline counts from `now_ns`.
+
+    Raises:
+        InvalidRequest: names the field of the Submit.
+    """
+    if not 1 <= len(submit.request_id) <= MAX_REQUEST_ID_CHARACTERS:
+        raise InvalidRequest("request_id", f"takes 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
+    _require("max_tokens", submit.max_tokens, 0, _MAX_INT32)
+    return Submission(
+        request_id=submit.request_id,
+        prompt_ids=_ids("prompt_ids", submit.prompt_ids),
+        sampling=_sampling(submit),
+        max_tokens=submit.max_tokens,
+        stop_token_ids=tuple(submit.stop_token_ids),
+        ignore_eos=submit.ignore_eos,
+        cache_domain=submit.cache_domain,
+        no_store=submit.no_store,
+        deadline_ns=now_ns + submit.timeout_ms * _NS_PER_MS if submit.timeout_ms else None,
+        preheat=submit.preheat,
+        resume_output_ids=(
+            _ids("resume_output_ids", submit.resume_output_ids)
+            if submit.resume_output_ids
+            else None
+        ),
+    )
+
+
+def rejection(request_id: str, error: InvalidRequest) -> Output:
+    """The answer to a Submit that is wrong in itself."""
+    return Output(
+        request_id=request_id,
+        token_ids=array("i"),
+        ending=Ending.REJECTED_INVALID,
+        message=error.message,
+        field=error.field,
+    )
+
+
+def outputs_to_proto(outputs: Iterable[Output]) -> pb.AttachResponse:
+    """One message that carries all these outputs, in order."""
+    response = pb.AttachResponse()
+    add = response.outputs.outputs.add
+    for output in outputs:
+        add(
+            request_id=output.request_id,
+            token_ids=pack_ids(output.token_ids),
+            ending=pb.ENDING_UNSPECIFIED if output.ending is None else int(output.ending),
+            message=output.message,
+            field=output.field,
+            cached_tokens=output.cached_tokens,
+        )
+    return response
+
+
+def worker_state_to_proto(hello: Hello | None) -> pb.WorkerState:
+    """Who computes at present; None: nobody."""
+    if hello is None:
+        return pb.WorkerState(connected=False)
+    return pb.WorkerState(connected=True, model=model_to_proto(hello))
+
+
+def model_to_proto(hello: Hello) -> pb.Model:
+    """What the fronts need to know of a worker."""
+    return pb.Model(
+        model_id=hello.model_id,
+        vocab_size=hello.vocab_size,
+        max_length=hello.max_length,
+        eos_token_ids=hello.eos_token_ids,
+        num_slots=hello.num_slots,
+        device=hello.device,
+        kv_dtype=hello.kv_dtype,
+        kind=hello.kind,
+    )
+
+
+def tree_node_to_proto(node: TreeNodeView) -> pb.TreeNode:
+    """One node of a dumped tree."""
+    return pb.TreeNode(
+        parent=node.parent,
+        token_ids=pack_ids(node.token_ids),
+        locked=node.locked,
+        hits=node.hits,
+        cache_domain=node.cache_domain,
+    )
+
+
+def _ids(field: str, column: bytes) -> array[int]:
+    try:
+        ids = unpack_ids(column)
+    except WireError as error:
+        raise InvalidRequest(field, str(error)) from None
+    # Read as signed, an id of 2**31 or more is negative; no vocabulary is that large.
+    if ids and min(ids) < 0:
+        raise InvalidRequest(field, f"token id {min(ids) & 0xFFFFFFFF} is outside any vocabulary")
+    return ids
+
+
+def _sampling(submit: pb.Submit) -> SamplingParams:
+    if not submit.HasField("sampling"):
+        return SamplingParams()
+    given = submit.sampling
+    _require("sampling.temperature", given.temperature, 0.0, math.inf)
+    _require("sampling.top_k", given.top_k, 0, _MAX_INT32)
+    _require("sampling.top_p", given.top_p, 0.0, 1.0)
+    _require("sampling.min_p", given.min_p, 0.0, 1.0)
+    _require("sampling.seed", given.seed, 0, _MAX_SEED)
+    if given.top_p == 0.0:
+        raise InvalidRequest("sampling.top_p", "is 0; 1 keeps all tokens")
+    return SamplingParams(
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        min_p=given.min_p,
+        seed=given.seed,
+    )
+
+
+def _require(field: str, value: float, low: float, high: float) -> None:
+    # A NaN fails both comparisons.
+    if not (low <= value <= high) or math.isinf(value):
+        raise InvalidRequest(field, f"{value} is not in {low}..{high}")

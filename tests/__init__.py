@@ -1,0 +1,1 @@
+"""Tests, in folders named after what they hold to account."""

@@ -1,0 +1,1 @@
+"""The benchmark: its arithmetic, its player, its report."""

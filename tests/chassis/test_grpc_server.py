@@ -1,0 +1,113 @@
+"""Ports, health, reflection, endings: what every server of ours does alike."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+
+import pytest
+
+from protos.errors import InvalidRequest
+from radixd.chassis.grpc_server import (
+    SERVER_OPTIONS,
+    add_health_and_reflection,
+    check_port_is_free,
+    create_server,
+    join_address,
+    listen,
+    set_serving,
+    stop_gracefully,
+    wait_for_stop_signal,
+)
+from radixd.chassis.readiness import NOT_SERVING, SERVING, UNREACHABLE, readiness
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "127.0.0.1:5"), ("::1", "[::1]:5"), ("[::1]", "[::1]:5"), ("box", "box:5")],
+)
+def test_addresses(host, address):
+    assert join_address(host, 5) == address
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost"])  # field case 132
+async def test_hosts_of_every_kind_work(host):
+    server = create_server()
+    health = await add_health_and_reflection(server, ["some.Service"])
+    port = listen(server, host, 0)
+    await server.start()
+    address = join_address(host, port)
+    assert await asyncio.to_thread(readiness, address) == NOT_SERVING
+    await set_serving(health, ["some.Service"], serving=True)
+    assert await asyncio.to_thread(readiness, address) == SERVING
+    assert await asyncio.to_thread(readiness, address, service="some.Service") == SERVING
+    await stop_gracefully(server, health, grace_s=0)
+    assert await asyncio.to_thread(readiness, address, timeout_s=0.5) == UNREACHABLE
+
+
+async def test_a_second_server_on_the_port_is_refused():
+    first, second = create_server(), create_server()
+    port = listen(first, "127.0.0.1", 0)
+    await first.start()
+    with pytest.raises(InvalidRequest) as caught:
+        listen(second, "127.0.0.1", port, option="scheduler_port")
+    assert str(caught.value) == (
+        f"scheduler_port: 127.0.0.1:{port} is already in use; "
+        "stop the process that holds it or choose another port"
+    )
+    await first.stop(0)
+    check_port_is_free("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [("no.such.host.invalid", "no such host"), ("192.0.2.1", "is not an address of this machine")],
+)
+def test_hosts_that_cannot_be_listened_on(host, text):
+    with pytest.raises(InvalidRequest, match=text):
+        check_port_is_free(host, 0)
+
+
+async def test_noise_on_the_port_does_not_disturb_it():  # field case 126
+    server = create_server()
+    health = await add_health_and_reflection(server, [])
+    port = listen(server, "127.0.0.1", 0)
+    await server.start()
+    await set_serving(health, [], serving=True)
+    for noise in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", os.urandom(1024)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(noise)
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(4096):
+                    pass
+        writer.close()
+    assert await asyncio.to_thread(readiness, f"127.0.0.1:{port}") == SERVING
+    await server.stop(0)
+
+
+def test_defaults_that_bite_are_overridden():
+    options = dict(SERVER_OPTIONS)
+    assert options["grpc.so_reuseport"] == 0
+    assert options["grpc.keepalive_permit_without_calls"] == 1
+    assert options["grpc.http2.min_ping_interval_without_data_ms"] <= 5000
+    assert options["grpc.max_receive_message_length"] == 32 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_stop_signal_is_awaited(number):
+    before = signal.getsignal(number)
+    waiting = asyncio.create_task(wait_for_stop_signal())
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), number)
+    assert await waiting == number.name
+    signal.signal(number, before)
+
+
+async def test_port_zero_gives_different_ports():
+    server = create_server()
+    ports = {listen(server, "127.0.0.1", 0) for _ in range(3)}
+    assert len(ports) == 3
+    with socket.create_connection(("127.0.0.1", ports.pop()), timeout=5):
+        await server.stop(0)

@@ -1,0 +1,1 @@
+"""The command line, held to what it prints, sends and returns."""

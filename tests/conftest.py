@@ -1,0 +1,18 @@
+"""What every test folder shares; fixtures live beside the tests that use them."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A shared machine stalls now and then; how long a test may take is for its timeout to say.
+settings.register_profile(
+    "radixd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("radixd")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update",
+        action="store_true",
+        help="add what is new to the kept files of tests/contract; never changes what is there",
+    )

@@ -1,0 +1,1 @@
+"""What must stay true of every message that crosses a process, whoever writes either side."""

@@ -1,0 +1,1 @@
+"""The container files, read as text: no engine is needed."""

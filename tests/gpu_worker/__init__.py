@@ -1,0 +1,1 @@
+"""Tests of the worker: its arithmetic against transformers, its gate against bad plans."""

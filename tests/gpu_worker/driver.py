@@ -1,0 +1,115 @@
+"""A scheduler of a few lines, for tests: opens rows, deals out slots at random, makes plans."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gpu_worker.model_engine import ModelEngine
+from protos.plan import BatchPlan, NewRow, Remap, SamplingParams
+
+GREEDY = SamplingParams()
+
+
+@dataclass(slots=True)
+class Row:
+    """What the driver knows of one row."""
+
+    row: int
+    slots: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One row's part of a step."""
+
+    row: Row
+    tokens: Sequence[int]
+    samples: bool = True
+
+
+class Driver:
+    """Runs plans on an engine."""
+
+    def __init__(self, engine: ModelEngine, *, seed: int = 0, page_size: int = 1) -> None:
+        self.engine = engine
+        self.step_id = 0
+        self._page_size = page_size
+        num_slots = engine.hello().num_slots
+        pages = list(range(1, num_slots // page_size + 1))
+        random.Random(seed).shuffle(pages)
+        self._pages = pages
+        self._pending: list[NewRow] = []
+        self._freed: list[int] = []
+        self._remaps: list[Remap] = []
+        self._spare: dict[int, list[int]] = {}
+
+    def open(
+        self, row: int, prefix: Sequence[int] = (), sampling: SamplingParams = GREEDY
+    ) -> Row:
+        """A new row behind a prefix that lies in these slots; part of the next step."""
+        self._pending.append(NewRow(row=row, prefix_slots=array("i", prefix), sampling=sampling))
+        return Row(row, list(prefix))
+
+    def free(self, row: Row) -> None:
+        """Gives a row back with the next step; its slots are not used again."""
+        self._freed.append(row.row)
+        self._spare.pop(row.row, None)
+
+    def remap(self, row: Row, start: int, slots: Sequence[int]) -> None:
+        """Moves a part of a row to other slots with the next step."""
+        row.slots[start : start + len(slots)] = slots
+        self._remaps.append(Remap(row=row.row, start=start, slots=array("i", slots)))
+
+    def plan(self, *parts: Part) -> BatchPlan:
+        """The next plan."""
+        self.step_id += 1
+        outs = [self._take(part.row.row, len(part.tokens)) for part in parts]
+        plan = BatchPlan(
+            step_id=self.step_id,
+            rows=array("i", [part.row.row for part in parts]),
+            prefix_lens=array("i", [len(part.row.slots) for part in parts]),
+            extend_lens=array("i", [len(part.tokens) for part in parts]),
+            samples=bytes(part.samples for part in parts),
+            input_ids=array("i", [token for part in parts for token in part.tokens]),
+            out_slots=array("i", [slot for out in outs for slot in out]),
+            new_rows=tuple(self._pending),
+            remaps=tuple(self._remaps),
+            freed_rows=array("i", self._freed),
+        )
+        self._pending, self._remaps, self._freed = [], [], []
+        for part, out in zip(parts, outs, strict=True):
+            part.row.slots += out
+        return plan
+
+    def step(self, *parts: Part) -> list[int]:
+        """Executes a step; the sampled tokens."""
+        return list(self.engine.execute(self.plan(*parts)).token_ids)
+
+    def logits(self, *parts: Part) -> torch.Tensor:
+        """Executes a step without sampling; [rows that would sample, vocab]."""
+        return self.engine.forward(self.plan(*parts))[1]
+
+    def generate(
+        self, row: Row, prompt: Sequence[int], count: int, chunk: int = 1 << 30
+    ) -> list[int]:
+        """Prefills in chunks, then decodes alone, feeding tokens from the step before."""
+        out: list[int] = []
+        for start in range(0, len(prompt), chunk):
+            piece = prompt[start : start + chunk]
+            out = self.step(Part(row, piece, samples=start + chunk >= len(prompt)))
+        while len(out) < count:
+            out += self.step(Part(row, [-1]))
+        return out
+
+    def _take(self, row: int, count: int) -> list[int]:
+        spare = self._spare.setdefault(row, [])
+        while len(spare) < count:
+            first = self._pages.pop() * self._page_size
+            spare += range(first, first + self._page_size)
+        taken, self._spare[row] = spare[:count], spare[count:]
+        return taken

@@ -1,0 +1,36 @@
+"""A child's lines as people and programs get them."""
+
+import json
+
+from radixd.launcher.log_line import brief, for_machine, for_terminal
+
+EVENT = json.dumps(
+    {
+        "event": "progress",
+        "percent": 25,
+        "level": "info",
+        "timestamp": "2026-11-29T22:21:03.233104Z",
+        "service": "gpu_worker",
+    }
+)
+
+
+def test_events_are_readable_on_a_terminal():
+    assert for_terminal("x", EVENT) == "22:21:03 info    gpu_worker: progress percent=25"
+    failed = json.dumps({"event": "failed", "exception": "Traceback\nBoom"})
+    assert for_terminal("x", failed).endswith("x: failed\nTraceback\nBoom")
+
+
+def test_other_lines_get_the_name_of_the_child():
+    for line in ("plain", "[1, 2]", "{not json", '{"no": "event"}', ""):
+        assert for_terminal("child", line) == f"child: {line}"
+
+
+def test_events_stay_as_they_are_for_programs():
+    assert for_machine("x", EVENT) == EVENT
+    assert for_machine("child", "Traceback") == "child: Traceback"
+
+
+def test_brief_fits_a_progress_line():
+    assert brief(EVENT) == "progress percent=25"
+    assert brief("x" * 100) == "x" * 57 + "..."

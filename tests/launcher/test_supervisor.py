@@ -1,0 +1,233 @@
+"""The launcher with a real scheduler, a quiet worker and a front that only has a health."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from protos.errors import InvalidRequest, RadixdError
+from radixd.chassis.readiness import SERVING, UNREACHABLE, readiness
+from radixd.chassis.settings import Settings
+from radixd.launcher.supervisor import Supervisor
+
+ROOT = Path(__file__).parents[2]
+STAND_INS = {
+    "gpu_worker": "tests.launcher.quiet_worker",
+    "tokenizer_svc": "tests.launcher.health_front",
+}
+
+
+@pytest.fixture(autouse=True)
+def _importable_tests(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def settings(**changes) -> Settings:
+    return Settings(**({"port": 0, "scheduler_port": 0, "fake_worker": True} | changes))
+
+
+class Launch:
+    """A supervisor of stand-ins and what it said."""
+
+    def __init__(self, **changes) -> None:
+        self.lines: list[str] = []
+        self.supervisor = Supervisor(settings(**changes), echo=self._echo, modules=STAND_INS)
+
+    def _echo(self, text: str) -> None:
+        self.lines.extend(text.splitlines())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition, seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_everything_starts_is_ready_and_ends():
+    launch = Launch()
+    with launch.supervisor as stack:
+        assert readiness(stack.address) == SERVING
+        pids = stack.pids()
+        assert list(pids) == ["scheduler_svc", "gpu_worker", "tokenizer_svc"]
+        assert all(stack.peak_rss_bytes()[name] > 1 << 20 for name in pids)
+        assert f"radixd is ready: gRPC on {stack.address}" in launch.text
+        assert "scheduler_ready" in launch.text
+        folder = stack.settings.run_dir
+        assert folder.is_dir()
+    assert readiness(stack.address) == UNREACHABLE
+    assert not any(map(is_alive, pids.values()))
+    assert not folder.exists()
+    assert "front drained" in launch.text
+    stack.stop()
+
+
+def test_a_child_that_ends_early_is_named_with_its_last_lines(monkeypatch):
+    monkeypatch.setenv("QUIET_WORKER", "exit")
+    monkeypatch.setenv("HEALTH_FRONT", "never")
+    launch = Launch()
+    with pytest.raises(RadixdError) as caught:
+        launch.supervisor.start()
+    message = str(caught.value)
+    assert "gpu_worker ended with status 3" in message
+    assert "line 29" in message
+    assert "line 9\n" not in message
+    assert launch.supervisor.pids() == {}
+
+
+def test_a_start_may_be_limited(monkeypatch):
+    monkeypatch.setenv("HEALTH_FRONT", "never")
+    launch = Launch(start_timeout_s=2.0)
+    with pytest.raises(RadixdError, match="not ready after 2 s: waiting for"):
+        launch.supervisor.start()
+
+
+@pytest.mark.parametrize("option", ["port", "scheduler_port"])
+def test_a_taken_port_is_refused_before_anything_starts(option):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        launch = Launch(**{option: taken})
+        with pytest.raises(InvalidRequest, match=f"{option}: .*{taken} is already in use"):
+            launch.supervisor.start()
+    assert launch.supervisor.pids() == {}
+
+
+def test_a_second_server_needs_another_public_port_only():  # field case 130
+    scheduler_port = Settings().scheduler_port
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # taken already does as well
+            holder = stack.enter_context(socket.socket())
+            holder.bind(("127.0.0.1", scheduler_port))
+            holder.listen()
+        lines: list[str] = []
+        supervisor = Supervisor(Settings(port=0), echo=lines.append, modules=STAND_INS)
+        stack.enter_context(supervisor)
+        assert supervisor.settings.scheduler_port != scheduler_port
+        assert readiness(supervisor.address) == SERVING
+
+
+def test_a_dead_service_ends_the_wait():
+    launch = Launch()
+    with launch.supervisor as stack:
+        os.kill(stack.pids()["scheduler_svc"], signal.SIGKILL)
+        assert stack.wait() == 1
+        assert "scheduler_svc was ended by SIGKILL" in launch.text
+
+
+def test_a_killed_worker_is_restarted_three_times():
+    launch = Launch()
+    with launch.supervisor as stack:
+        result: list[int] = []
+        killer = threading.Thread(target=_kill_worker_again_and_again, args=(stack, 4))
+        killer.start()
+        result.append(stack.wait())
+        killer.join()
+        assert result == [1]
+        assert launch.text.count("radixd starts it again") == 3
+
+
+def _kill_worker_again_and_again(stack: Supervisor, times: int) -> None:
+    killed = {0}
+    for _ in range(times):
+        wait_until(lambda: stack.pids().get("gpu_worker", 0) not in killed)
+        killed.add(stack.pids()["gpu_worker"])
+        os.kill(stack.pids()["gpu_worker"], signal.SIGKILL)
+
+
+def test_no_restart_when_told_so():
+    launch = Launch(restart_worker=False)
+    with launch.supervisor as stack:
+        os.kill(stack.pids()["gpu_worker"], signal.SIGKILL)
+        assert stack.wait() == 1
+        assert "gpu_worker was ended by SIGKILL" in launch.text
+
+
+_LAUNCHER = """
+import sys
+from radixd.chassis.settings import Settings
+from radixd.launcher.supervisor import Supervisor
+from tests.launcher.test_supervisor import STAND_INS
+
+supervisor = Supervisor(
+    Settings(port=0, scheduler_port=0), echo=lambda text: print(text, flush=True), modules=STAND_INS
+)
+supervisor.start()
+print("pids", *supervisor.pids().values(), flush=True)
+status = supervisor.wait()
+supervisor.stop()
+sys.exit(status)
+"""
+
+
+@contextlib.contextmanager
+def launcher_process(**environment):
+    """A launcher in a process of its own: (process, pids of its children)."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LAUNCHER],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pids: list[int] = []
+        while not pids:
+            line = process.stdout.readline()
+            assert line, "the launcher ended"
+            if line.startswith("pids"):
+                pids = [int(word) for word in line.split()[1:]]
+        yield process, pids
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(number):
+    with launcher_process() as (process, pids):
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "radixd is stopping" in output
+        assert not any(map(is_alive, pids))
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    with launcher_process(QUIET_WORKER="stubborn") as (process, pids):
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert time.monotonic() - started < 9
+        assert process.returncode == 0
+        assert not any(map(is_alive, pids))
+
+
+def test_children_die_with_the_launcher():
+    with launcher_process() as (process, pids):
+        process.kill()
+        process.wait()
+        wait_until(lambda: not any(map(is_alive, pids)))

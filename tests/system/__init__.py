@@ -1,0 +1,1 @@
+"""The whole server, as its users meet it: real processes, real sockets."""

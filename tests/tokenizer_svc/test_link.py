@@ -1,0 +1,210 @@
+"""The stream to the scheduler breaks, the worker goes, the scheduler talks nonsense."""
+
+import asyncio
+from array import array
+
+import grpc
+import pytest
+
+from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
+from protos.radixd.v1 import inference_pb2 as pb
+from protos.wire import pack_ids, unpack_ids
+from tests.tokenizer_svc.client import Streamed, refused, script, stream, unary, wait_until
+from tests.tokenizer_svc.conftest import Serve, Served
+from tokenizer_svc import generate
+from tokenizer_svc.tokenizers.byte_tokenizer import NUM_IDS
+
+TEXT = "一 text with characters 🙂 and a stop"
+
+
+# field case 134, and the contract "nothing lost, nothing twice"
+async def test_streams_go_on_after_the_scheduler_is_back(served: Served):
+    served.scheduler.behavior.num_before_hold = 7
+    sampling = pb.SamplingParams(stop=["stop"], max_tokens=100, seed=5)
+    calls = [
+        asyncio.create_task(stream(served, tokens=script(f"{n:02}{TEXT}"), sampling=sampling))
+        for n in range(20)
+    ]
+    live = served.front.live
+    await wait_until(lambda: [len(one.token_ids) for one in live.all()] == [7] * 20)
+    await served.scheduler.stop()
+    await wait_until(lambda: not served.front.link.is_ready)
+    first = list(served.scheduler.seen.submits)
+    served.scheduler.behavior.num_before_hold = None
+    await served.scheduler.start()
+    for n, call in enumerate(calls):
+        streamed: Streamed = await call
+        assert streamed.text == f"{n:02}{TEXT}".removesuffix("stop")
+        assert bytes(streamed.token_ids).decode() == f"{n:02}{TEXT}"
+        assert streamed.last.usage.completion_tokens == len(streamed.token_ids)
+    again = served.scheduler.seen.submits[20:]
+    assert len(again) == 20
+    for before, after in zip(first, again, strict=True):
+        assert len(unpack_ids(after.resume_output_ids, typecode="I")) == 7
+        assert after.request_id != before.request_id
+        assert (after.max_tokens, after.sampling) == (before.max_tokens, before.sampling)
+
+
+async def test_a_request_that_only_lacks_its_ending_needs_no_scheduler(served: Served):
+    served.scheduler.behavior.answer = lambda submit: internal.Output(
+        token_ids=pack_ids(array("I", [*b"abc"]))
+    )
+    sampling = pb.SamplingParams(max_tokens=3)
+    call = asyncio.create_task(stream(served, text="a", sampling=sampling))
+    await wait_until(lambda: bool(served.scheduler.seen.submits))
+    await asyncio.sleep(0.1)
+    await served.scheduler.stop()
+    await served.scheduler.start()
+    streamed = await call
+    assert (streamed.text, streamed.last.finish_reason) == ("abc", pb.FINISH_REASON_LENGTH)
+
+
+async def test_a_new_request_waits_for_the_scheduler(serve: Serve):
+    served = await serve(scheduler_up=False)
+    call = asyncio.create_task(unary(served, tokens=script("ok")))
+    await asyncio.sleep(0.2)
+    await served.scheduler.start()
+    assert (await call).text == "ok"
+
+
+@pytest.mark.parametrize("away", ["scheduler", "worker"])
+async def test_a_new_request_waits_only_so_long(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, away: str
+):
+    monkeypatch.setattr(generate, "AWAY_WAIT_S", 0.3)
+    served = await serve(scheduler_up=away == "worker")
+    if away == "worker":
+        served.scheduler.set_worker(connected=False)
+        await wait_until(lambda: not served.front.link.is_ready)
+    got = await refused(unary(served, text="a"))
+    assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+    assert away in got.message
+    # A deadline that passes first is a deadline.
+    got = await refused(unary(served, text="a", timeout_ms=50))
+    assert got.code == grpc.StatusCode.DEADLINE_EXCEEDED
+    # What is wrong in itself is said at once.
+    assert (await refused(unary(served, text=""))).field == "text"
+    await served.idle()
+
+
+async def test_what_waits_for_a_worker_can_be_cancelled(serve: Serve):
+    served = await serve(scheduler_up=False)
+    call = asyncio.create_task(refused(unary(served, text="a", request_id="x")))
+    await wait_until(lambda: len(served.front.live) == 1)
+    await served.inference.Cancel(pb.CancelRequest(request_id="x"))
+    got = await call
+    assert (got.code, got.reason) == (grpc.StatusCode.CANCELLED, "CANCELLED")
+
+
+async def test_running_requests_wait_for_the_worker(served: Served):
+    served.scheduler.behavior.num_before_hold = 3
+    call = asyncio.create_task(stream(served, tokens=script("abcdef")))
+    await wait_until(lambda: bool(served.scheduler.seen.running))
+    served.scheduler.set_worker(connected=False)
+    await wait_until(lambda: not served.front.link.is_ready)
+    served.scheduler.set_worker(connected=True)
+    served.scheduler.behavior.num_before_hold = None
+    assert (await call).text == "abcdef"
+    assert len(served.scheduler.seen.submits) == 1
+
+
+# field case 75
+@pytest.mark.parametrize(
+    "token_ids", [pack_ids(array("I", [NUM_IDS])), b"abc", pack_ids(array("I", [*b"too long"]))]
+)
+async def test_nonsense_from_the_scheduler_ends_that_request(served: Served, token_ids: bytes):
+    served.scheduler.behavior.num_before_hold = 2
+    other = asyncio.create_task(unary(served, tokens=script("other")))
+    await wait_until(lambda: bool(served.scheduler.seen.running))
+    served.scheduler.behavior.answer = lambda submit: internal.Output(token_ids=token_ids)
+    async with asyncio.timeout(1):
+        got = await refused(unary(served, text="a", sampling=pb.SamplingParams(max_tokens=4)))
+    assert got.code == grpc.StatusCode.INTERNAL
+    nobody = internal.Output(request_id="nobody", token_ids=token_ids)
+    served.scheduler.send(internal.AttachResponse(outputs=internal.Outputs(outputs=[nobody])))
+    served.scheduler.behavior.answer = lambda submit: None
+    served.scheduler.behavior.num_before_hold = None
+    assert (await other).text == "other"
+
+
+async def test_a_deadline_after_some_tokens_is_a_finish(served: Served):
+    served.scheduler.behavior.num_before_hold = 2
+    streamed = await stream(served, tokens=script("abcd"), timeout_ms=800)
+    assert (streamed.text, streamed.last.finish_reason) == ("ab", pb.FINISH_REASON_DEADLINE)
+    assert 0 < served.scheduler.seen.submits[0].timeout_ms <= 800
+
+
+async def test_a_deadline_of_the_call_leaves_time_for_the_partial_output(served: Served):
+    served.scheduler.behavior.num_before_hold = 2
+    reply = await served.inference.GenerateUnary(
+        pb.GenerateUnaryRequest(tokens=script("abcd")), timeout=2
+    )
+    assert (reply.text, reply.finish_reason) == ("ab", pb.FINISH_REASON_DEADLINE)
+
+
+async def test_the_front_keeps_deadlines_while_the_scheduler_is_away(served: Served):
+    served.scheduler.behavior.num_before_hold = 2
+    call = asyncio.create_task(stream(served, tokens=script("abcd"), timeout_ms=1000))
+    await wait_until(lambda: bool(served.scheduler.seen.running))
+    await asyncio.sleep(0.1)
+    await served.scheduler.stop()
+    streamed = await call
+    assert (streamed.text, streamed.last.finish_reason) == ("ab", pb.FINISH_REASON_DEADLINE)
+    await served.idle()
+
+
+def ending(name: str, **fields: str) -> internal.Output:
+    return internal.Output(ending=internal.Ending.Value(f"ENDING_{name}"), **fields)
+
+
+# field case 124
+@pytest.mark.parametrize(
+    ("output", "code", "reason", "field"),
+    [
+        (
+            ending("REJECTED_INVALID", field="prompt_ids"),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            "text",
+        ),
+        (
+            ending("REJECTED_INVALID", field="sampling.top_k", message="too odd"),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            "sampling.top_k",
+        ),
+        (
+            ending("REJECTED_TOO_LARGE", field="prompt"),
+            "RESOURCE_EXHAUSTED",
+            "PROMPT_TOO_LARGE",
+            "text",
+        ),
+        (ending("REJECTED_QUEUE_FULL"), "RESOURCE_EXHAUSTED", "QUEUE_FULL", None),
+        (ending("REJECTED_DUPLICATE_ID"), "ALREADY_EXISTS", "DUPLICATE_REQUEST_ID", None),
+        (ending("DEADLINE"), "DEADLINE_EXCEEDED", "DEADLINE", None),
+        (ending("FAILED", message="out of luck"), "INTERNAL", "INTERNAL", None),
+        (ending("PREHEATED"), "INTERNAL", "INTERNAL", None),
+    ],
+)
+async def test_endings_without_a_result_are_errors(
+    served: Served, output: internal.Output, code: str, reason: str, field: str | None
+):
+    served.scheduler.behavior.answer = lambda submit: internal.Output.FromString(
+        output.SerializeToString()
+    )
+    for call in (unary(served, text="a"), stream(served, text="a")):
+        got = await refused(call)
+        assert (got.code.name, got.reason, got.field) == (code, reason, field)
+        assert output.message in got.message
+        assert (got.retry_after_ms is not None) == (reason == "QUEUE_FULL")
+
+
+async def test_a_full_pool_is_a_finish_with_a_sentence(served: Served):
+    served.scheduler.behavior.answer = lambda submit: internal.Output(
+        token_ids=pack_ids(array("I", [*b"ab"])),
+        ending=internal.ENDING_POOL_FULL,
+        message="no slot left",
+    )
+    reply = await unary(served, text="a")
+    assert (reply.text, reply.finish_reason) == ("ab", pb.FINISH_REASON_POOL_FULL)
+    assert reply.finish_message == "no slot left"

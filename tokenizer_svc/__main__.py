@@ -1,0 +1,77 @@
+"""`python -m tokenizer_svc`: the front as a process, from settings to a clean end."""
+
+import asyncio
+import gc
+import os
+import sys
+
+import structlog
+
+from protos.errors import InvalidRequest, ModelError
+from radixd.chassis.command import settings_from_argv
+from radixd.chassis.grpc_server import check_port_is_free, join_address, wait_for_stop_signal
+from radixd.chassis.logs import configure_logs
+from radixd.chassis.model_source import resolve_model
+from radixd.chassis.settings import Settings
+from tokenizer_svc.front import Front, FrontConfig
+from tokenizer_svc.tokenizers.byte_tokenizer import ByteTokenizer
+from tokenizer_svc.tokenizers.tokenizer import Tokenizer
+
+SERVICE = "tokenizer_svc"
+USAGE_EXIT_STATUS = 2
+DRAIN_GRACE_S = 10.0
+_LIVE_BEYOND_THE_QUEUE = 1024
+"""Requests here that are not in the scheduler's queue: in the tokenizer, or preheats."""
+
+log = structlog.get_logger()
+
+
+def main(argv: list[str]) -> int:
+    """Serves until SIGINT or SIGTERM; 2 when it cannot start, with one line that says why."""
+    settings = settings_from_argv(SERVICE, argv)
+    configure_logs(SERVICE, settings.log_level)
+    # Its own threads would fight ours for the cores, and it warns of forks that never come.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        check_port_is_free(settings.host, settings.port)
+        tokenizer = _tokenizer(settings)
+        asyncio.run(_serve(settings, tokenizer))
+    except (InvalidRequest, ModelError) as error:
+        print(f"{SERVICE}: {error}", file=sys.stderr)
+        return USAGE_EXIT_STATUS
+    return 0
+
+
+def _tokenizer(settings: Settings) -> Tokenizer:
+    if settings.fake_worker:
+        return ByteTokenizer()
+    # Here, so that the fake worker needs none of the libraries behind it.
+    from tokenizer_svc.tokenizers.load import load_tokenizer
+
+    return load_tokenizer(resolve_model(settings.model))
+
+
+async def _serve(settings: Settings, tokenizer: Tokenizer) -> None:
+    front = Front(
+        tokenizer,
+        FrontConfig(
+            host=settings.host,
+            port=settings.port,
+            scheduler_address=join_address(settings.scheduler_host, settings.scheduler_port),
+            max_prompt_bytes=settings.max_prompt_bytes,
+            max_live=settings.max_waiting + settings.max_running + _LIVE_BEYOND_THE_QUEUE,
+        ),
+    )
+    await front.start()
+    # What there is now stays: the collector need not walk a vocabulary again and again.
+    gc.collect()
+    gc.freeze()
+    log.info("front_ready", host=settings.host, port=front.port, num_ids=tokenizer.num_ids)
+    name = await wait_for_stop_signal()
+    log.info("front_stopping", signal=name)
+    await front.drain(grace_s=DRAIN_GRACE_S)
+    log.info("front_stopped")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

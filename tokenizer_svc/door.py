@@ -1,0 +1,121 @@
+"""What every public call passes: bytes become a message here, and errors become statuses.
+
+gRPC's own way ends a call whose bytes do not parse with an INTERNAL error that names nothing, and
+one whose handler fails with the exception's text.  Neither happens behind this interceptor.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import structlog
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from protos.errors import InternalFault, InvalidRequest, RadixdError, Unavailable, Unsupported
+from tokenizer_svc.bad_bytes import field_with_bad_utf8
+from tokenizer_svc.status import to_status
+
+PUBLIC_PREFIX = "/radixd.v1."
+
+log = structlog.get_logger()
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+Behavior = Callable[[Any, Context], Awaitable[Any]]
+
+
+class Door(grpc.aio.ServerInterceptor):
+    """Parses requests, maps errors, counts calls, and refuses new ones while draining."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        """Public calls in progress."""
+        self._is_draining = False
+
+    def close(self) -> None:
+        """Refuses every public call from now on; those in progress go on."""
+        self._is_draining = True
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Wraps the handlers of the public package; health and reflection stay as they are."""
+        handler: Any = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        if handler is None or not method.startswith(PUBLIC_PREFIX):
+            return handler  # type: ignore[no-any-return]
+        request_class = _request_class(method)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._wrapped(handler.unary_stream, request_class, method),
+                response_serializer=handler.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._wrapped(handler.unary_unary, request_class, method),
+            response_serializer=handler.response_serializer,
+        )
+
+    def _wrapped(
+        self, behavior: Behavior, request_class: type[Message], method: str
+    ) -> Callable[[bytes, Context], Awaitable[Any]]:
+        async def call(data: bytes, context: Context) -> Any:
+            self.num_calls += 1
+            try:
+                if self._is_draining:
+                    raise Unavailable("the server is shutting down")
+                return await behavior(parse(data, request_class), context)
+            except RadixdError as error:
+                problem: RadixdError = error
+            except Exception:
+                if context.done():
+                    # The client has gone; the write that failed is no fault of ours.
+                    raise asyncio.CancelledError from None
+                log.exception("call_failed", method=method)
+                problem = InternalFault("an unexpected fault in the server; its log says more")
+            finally:
+                self.num_calls -= 1
+            log.debug("call_refused", method=method, code=problem.code.name, message=str(problem))
+            await context.abort_with_status(to_status(problem))
+
+        return call
+
+
+def parse(data: bytes, request_class: type[Message]) -> Any:
+    """The message in these bytes.
+
+    Raises:
+        InvalidRequest: they are none; names the field where a string is not UTF-8.
+        Unsupported: a field of a later schema is set.
+    """
+    try:
+        message = request_class.FromString(data)
+    except DecodeError:
+        field = field_with_bad_utf8(data, request_class.DESCRIPTOR)  # type: ignore[arg-type]
+        if field is None:
+            name = request_class.DESCRIPTOR.full_name
+            raise InvalidRequest("request", f"its bytes are no {name}") from None
+        raise InvalidRequest(field, "not valid UTF-8") from None
+    _refuse_unknown_fields(message)
+    return message
+
+
+def _refuse_unknown_fields(message: Message) -> None:
+    """Fields of a later schema would be accepted without effect; their sender is to know."""
+    parts = [message]
+    parts += [value for _, value in message.ListFields() if isinstance(value, Message)]
+    for part in parts:
+        unknown = UnknownFieldSet(part)
+        if len(unknown):
+            number, name = unknown[0].field_number, part.DESCRIPTOR.full_name
+            raise Unsupported(f"field {number} of {name} is not known to this server")
+
+
+def _request_class(method: str) -> type[Message]:
+    name = method.removeprefix("/").replace("/", ".")
+    found = descriptor_pool.Default().FindMethodByName(name)
+    return message_factory.GetMessageClass(found.input_type)

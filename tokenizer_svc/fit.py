@@ -1,0 +1,74 @@
+"""Fits a checked request to the model that serves it: vocabulary, context length, stop rules."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from protos.errors import InvalidRequest
+from tokenizer_svc.generation_request import GenerationRequest, Prompt, TokenPrompt
+from tokenizer_svc.live_request import Submission
+from tokenizer_svc.served_model import ServedModel
+from tokenizer_svc.text_output import StopRules
+from tokenizer_svc.validation import check_ids
+
+
+def checked_ids(prompt: Prompt, ids: Sequence[int], model: ServedModel) -> "array[int]":
+    """The prompt's ids as the scheduler takes them.
+
+    Raises:
+        InvalidRequest: none, too many to leave room for one token, or outside the vocabulary.
+    """
+    if not ids:
+        raise InvalidRequest(prompt.field, "empty: it has no tokens")
+    if len(ids) >= model.max_length:
+        raise InvalidRequest(
+            prompt.field,
+            f"{len(ids)} tokens; the model's limit is {model.max_length} for prompt and output "
+            f"together, so a prompt may have at most {model.max_length - 1}",
+        )
+    # Ids from a tokenizer are checked, too: it may belong to another model than the worker's.
+    where = f"{prompt.field}.ids" if isinstance(prompt, TokenPrompt) else prompt.field
+    check_ids(ids, where, vocab_size=model.vocab_size)
+    return array("I", ids)
+
+
+def fit_to_model(
+    request: GenerationRequest,
+    prompt_ids: "array[int]",
+    model: ServedModel,
+    rules: StopRules,
+    *,
+    deadline_s: float | None,
+) -> Submission:
+    """The request as the scheduler takes it.
+
+    max_tokens is cut to what the context leaves; top_k to the vocabulary, where it means all.
+
+    Raises:
+        InvalidRequest: a stop token outside the vocabulary.
+    """
+    check_ids(request.stop_token_ids, "sampling.stop_token_ids", vocab_size=model.vocab_size)
+    room = model.max_length - len(prompt_ids)
+    return Submission(
+        prompt_ids=prompt_ids,
+        sampling=replace(request.sampling, top_k=min(request.sampling.top_k, model.vocab_size)),
+        max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
+        stop_token_ids=tuple(dict.fromkeys((*request.stop_token_ids, *rules.spelled_ids))),
+        ignore_eos=request.ignore_eos,
+        cache_domain=request.cache_domain,
+        no_store=request.no_store,
+        deadline_s=deadline_s,
+    )
+
+
+def stop_rules(
+    request: GenerationRequest, special_ids: Mapping[str, int], model: ServedModel
+) -> StopRules:
+    """What ends this output; a stop text that spells a control token means that token, too."""
+    spelled = {special_ids[text]: text for text in request.stop if text in special_ids}
+    eos = frozenset() if request.ignore_eos else model.eos_token_ids
+    return StopRules(
+        texts=request.stop,
+        token_ids=eos.union(request.stop_token_ids, spelled),
+        spelled_ids=spelled,
+    )

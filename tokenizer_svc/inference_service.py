@@ -1,0 +1,80 @@
+"""radixd.v1.InferenceService: text for prompts, streamed or whole."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
+from protos.radixd.v1 import inference_pb2 as pb
+from protos.radixd.v1 import inference_pb2_grpc as pb_grpc
+from tokenizer_svc.generate import Generator
+from tokenizer_svc.live_request import Outcome
+from tokenizer_svc.live_requests import LiveRequests
+from tokenizer_svc.replies import stream_reply, unary_reply
+from tokenizer_svc.scheduler_link import SchedulerLink
+from tokenizer_svc.validation import read_request
+
+_MAX_REPLY_MARGIN_S = 0.2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InferenceService(pb_grpc.InferenceServiceServicer):
+    """Reads requests, runs the generator, writes replies."""
+
+    def __init__(
+        self,
+        *,
+        generator: Generator,
+        live: LiveRequests,
+        link: SchedulerLink,
+        max_prompt_bytes: int,
+    ) -> None:
+        self._generator = generator
+        self._live = live
+        self._link = link
+        self._max_prompt_bytes = max_prompt_bytes
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # noqa: N802
+        """Streams the continuation; written and not yielded, so that leaving is noticed at once."""
+        checked = read_request(request, max_prompt_bytes=self._max_prompt_bytes)
+        deadline_s = deadline(context, checked.timeout_ms)
+        is_first = True
+        async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
+            async for piece in pieces:
+                await context.write(stream_reply(checked, piece, with_seed=is_first))
+                is_first = False
+
+    async def GenerateUnary(  # noqa: N802
+        self, request: pb.GenerateUnaryRequest, context: Context
+    ) -> pb.GenerateUnaryResponse:
+        """The same as one reply."""
+        checked = read_request(request, max_prompt_bytes=self._max_prompt_bytes)
+        deadline_s = deadline(context, checked.timeout_ms)
+        async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
+            return unary_reply(checked, [piece async for piece in pieces])
+
+    async def Cancel(  # noqa: N802
+        self, request: pb.CancelRequest, context: Context
+    ) -> pb.CancelResponse:
+        """Ends a request; its own call then ends with what there is so far."""
+        live = self._live.find(request.request_id)
+        self._link.cancel(live, Outcome(ending=internal.ENDING_CANCELLED))
+        return pb.CancelResponse()
+
+
+def deadline(context: Context, timeout_ms: int | None) -> float | None:
+    """When a call must be over, on the event loop's clock; None: never.
+
+    The deadline of the gRPC call is taken a little early: once it has passed, nothing more reaches
+    the client, and the partial output is to reach it.
+    """
+    left_s = [] if timeout_ms is None else [timeout_ms / 1000]
+    call_left_s = context.time_remaining()
+    if call_left_s is not None:
+        left_s.append(call_left_s - min(_MAX_REPLY_MARGIN_S, call_left_s / 10))
+    if not left_s:
+        return None
+    return asyncio.get_running_loop().time() + min(left_s)

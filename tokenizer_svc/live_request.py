@@ -1,0 +1,100 @@
+"""One request between the scheduler's stream and the handler that answers the client.
+
+Tokens collect here however slowly the client reads, at most max_tokens of them; a slow client
+therefore blocks nobody.  Sends nothing itself.
+"""
+
+import asyncio
+from array import array
+from dataclasses import dataclass
+
+from protos.errors import RadixdError
+from protos.plan import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request as the scheduler takes it."""
+
+    prompt_ids: "array[int]"
+    """[num_prompt_tokens] typecode "I"."""
+    sampling: SamplingParams = SamplingParams()  # noqa: RUF009 (frozen, so sharing it is safe)
+    max_tokens: int
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    cache_domain: str = ""
+    no_store: bool = False
+    deadline_s: float | None = None
+    """On the event loop's clock."""
+    preheat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the scheduler says a request ended."""
+
+    ending: int
+    """A value of radixd.scheduler.v1.Ending."""
+    message: str = ""
+    field: str = ""
+
+
+class LiveRequest:
+    """What is known of one request; exactly one handler waits for its news."""
+
+    __slots__ = (
+        "_news",
+        "_num_taken",
+        "cached_tokens",
+        "expiry",
+        "outcome",
+        "request_id",
+        "submission",
+        "token_ids",
+        "wire_id",
+    )
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.submission: Submission | None = None
+        """None until it is submitted."""
+        self.wire_id = ""
+        """The name of this attempt towards the scheduler; empty: none."""
+        self.token_ids: array[int] = array("I")
+        """All tokens so far, taken by the handler or not."""
+        self.cached_tokens: int | None = None
+        """Fixed with the first news from the scheduler."""
+        self.outcome: Outcome | RadixdError | None = None
+        self.expiry: asyncio.TimerHandle | None = None
+        self._num_taken = 0
+        self._news = asyncio.Event()
+
+    def receive(self, token_ids: "array[int]", *, cached_tokens: int) -> None:
+        """Adds new tokens; the first of them fix the cached count."""
+        if token_ids:
+            if self.cached_tokens is None:
+                self.cached_tokens = cached_tokens
+            self.token_ids.extend(token_ids)
+            self._news.set()
+
+    def end(self, outcome: Outcome | RadixdError) -> None:
+        """Sets how it ended; the first call counts."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._news.set()
+
+    def wake(self) -> None:
+        """Lets `changed` return without news: what it waits for elsewhere has changed."""
+        self._news.set()
+
+    async def changed(self) -> None:
+        """Returns when there are tokens to take, at the end, or after `wake`."""
+        if self.outcome is None and self._num_taken == len(self.token_ids):
+            self._news.clear()
+            await self._news.wait()
+
+    def take(self) -> "array[int]":
+        """The tokens that came since the last call."""
+        taken = self.token_ids[self._num_taken :]
+        self._num_taken = len(self.token_ids)
+        return taken

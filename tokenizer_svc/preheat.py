@@ -1,0 +1,137 @@
+"""Computes prefixes into the cache: each on its own, so that one that fails harms no other."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from protos.errors import InvalidRequest, RadixdError
+from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
+from protos.radixd.v1 import admin_pb2 as pb
+from tokenizer_svc.fit import checked_ids
+from tokenizer_svc.generate import AWAY_WAIT_S
+from tokenizer_svc.generation_request import ChatPrompt, Prompt
+from tokenizer_svc.live_request import LiveRequest, Submission
+from tokenizer_svc.live_requests import LiveRequests
+from tokenizer_svc.outcomes import refusal
+from tokenizer_svc.scheduler_link import SchedulerLink
+from tokenizer_svc.tokenizer_pool import TokenizerPool
+from tokenizer_svc.validation import read_cache_domain, read_chat, read_text, read_tokens
+
+MAX_PREFIXES = 1024
+_MAX_AT_ONCE = 16
+
+log = structlog.get_logger()
+
+
+class Preheater:
+    """Runs preheat requests over the same link as generations."""
+
+    def __init__(
+        self,
+        *,
+        pool: TokenizerPool,
+        live: LiveRequests,
+        link: SchedulerLink,
+        max_prompt_bytes: int,
+    ) -> None:
+        self._pool = pool
+        self._live = live
+        self._link = link
+        self._max_prompt_bytes = max_prompt_bytes
+
+    async def preheat(
+        self, request: pb.PreheatRequest, *, deadline_s: float | None
+    ) -> list[pb.PreheatedPrefix]:
+        """What became of each prefix, in the order of the request.
+
+        Raises:
+            InvalidRequest: no prefix at all, too many, or a bad cache_domain.
+        """
+        num_prefixes = len(request.prefixes) + len(request.chats) + len(request.tokens)
+        if not 1 <= num_prefixes <= MAX_PREFIXES:
+            raise InvalidRequest(
+                "prefixes",
+                f"{num_prefixes} prefixes, chats and tokens in all; 1 to {MAX_PREFIXES} are taken",
+            )
+        domain = read_cache_domain(request.cache_domain)
+        slots = asyncio.Semaphore(_MAX_AT_ONCE)
+
+        async def one(prompt: Prompt | InvalidRequest) -> pb.PreheatedPrefix:
+            async with slots:
+                return await self._preheat_one(prompt, domain, deadline_s)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(prompt)) for prompt in self._prompts(request)]
+        return [task.result() for task in tasks]
+
+    def _prompts(self, request: pb.PreheatRequest) -> Sequence[Prompt | InvalidRequest]:
+        read = partial(read_text, max_prompt_bytes=self._max_prompt_bytes)
+        talk = partial(read_chat, max_prompt_bytes=self._max_prompt_bytes)
+        readers: list[Callable[[], Prompt]] = [
+            *(partial(read, text, f"prefixes[{i}]") for i, text in enumerate(request.prefixes)),
+            *(partial(talk, chat, f"chats[{i}]") for i, chat in enumerate(request.chats)),
+            *(partial(read_tokens, ids, f"tokens[{i}]") for i, ids in enumerate(request.tokens)),
+        ]
+        found: list[Prompt | InvalidRequest] = []
+        for reader in readers:
+            try:
+                prompt = reader()
+            except InvalidRequest as error:
+                found.append(error)
+                continue
+            if isinstance(prompt, ChatPrompt):
+                # Whatever turn comes next, it continues this text.
+                prompt = replace(prompt, add_generation_prompt=False)
+            found.append(prompt)
+        return found
+
+    async def _preheat_one(
+        self, prompt: Prompt | InvalidRequest, domain: str, deadline_s: float | None
+    ) -> pb.PreheatedPrefix:
+        if isinstance(prompt, InvalidRequest):
+            return pb.PreheatedPrefix(error=str(prompt))
+        num_tokens = 0
+        try:
+            live = self._live.open(f"preheat-{secrets.token_hex(8)}")
+            try:
+                submission = await self._prepared(live, prompt, domain, deadline_s)
+                num_tokens = len(submission.prompt_ids)
+                self._link.submit(live, submission)
+                await self._ended(live, prompt.field)
+            finally:
+                self._link.close(live)
+        except RadixdError as error:
+            return pb.PreheatedPrefix(num_tokens=num_tokens, error=str(error))
+        except Exception:
+            log.exception("preheat_failed", field=prompt.field)
+            return pb.PreheatedPrefix(num_tokens=num_tokens, error="an unexpected fault")
+        cached = min(live.cached_tokens or 0, num_tokens)
+        return pb.PreheatedPrefix(
+            num_tokens=num_tokens, cached_tokens=cached, computed_tokens=num_tokens - cached
+        )
+
+    async def _prepared(
+        self, live: LiveRequest, prompt: Prompt, domain: str, deadline_s: float | None
+    ) -> Submission:
+        until_s = asyncio.get_running_loop().time() + AWAY_WAIT_S
+        model = await self._link.wait_ready(live, until_s=until_s)
+        ids = await self._pool.encode(prompt)
+        return Submission(
+            prompt_ids=checked_ids(prompt, ids, model),
+            max_tokens=0,
+            cache_domain=domain,
+            deadline_s=deadline_s,
+            preheat=True,
+        )
+
+    async def _ended(self, live: LiveRequest, field: str) -> None:
+        while live.outcome is None:
+            await live.changed()
+        if isinstance(live.outcome, RadixdError):
+            raise live.outcome
+        if live.outcome.ending != internal.ENDING_PREHEATED:
+            raise refusal(live.outcome, prompt_field=field)

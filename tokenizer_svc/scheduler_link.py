@@ -1,0 +1,259 @@
+"""The one stream to the scheduler: every request of this front goes out and comes back on it.
+
+When the stream breaks, requests stay: on the next one each is submitted again with the tokens
+that have already come, so that its client notices only a pause.  Knows tokens, no text.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from typing import Any
+
+import grpc
+import structlog
+
+from protos.errors import InternalFault, RadixdError, RequestCancelled, Unavailable, WireError
+from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
+from protos.radixd.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
+from protos.wire import pack_ids, unpack_ids
+from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
+from tokenizer_svc.live_requests import LiveRequests
+from tokenizer_svc.served_model import ServedModel, served_model
+
+EXPIRY_GRACE_S = 0.5
+"""How long after a deadline the front waits for the scheduler to say so before it does itself."""
+_FIRST_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 1.0
+
+log = structlog.get_logger()
+
+
+class SchedulerLink:
+    """Keeps the stream up, and knows whether requests can be served now."""
+
+    def __init__(self, stub: pb_grpc.SchedulerServiceStub, live: LiveRequests) -> None:
+        self._stub = stub
+        self._live = live
+        self._outbox: deque[pb.AttachRequest] = deque()
+        """Empty while no stream is up: what is live is submitted anew on the next."""
+        self._outbox_filled = asyncio.Event()
+        self._waiting: dict[str, LiveRequest] = {}
+        """Requests in `wait_ready`, by id."""
+        self._attached = False
+        self._worker_connected = False
+        self.state_changed = asyncio.Event()
+        """Set on every change of `is_ready`; whoever follows it clears it."""
+        self.model: ServedModel | None = None
+        """The last model announced; kept while the worker is away."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Scheduler and worker are both there."""
+        return self._attached and self._worker_connected
+
+    async def run(self) -> None:
+        """Attaches to the scheduler, again and again, until cancelled."""
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            started_s = time.monotonic()
+            try:
+                await self._attach()
+            except grpc.aio.AioRpcError as error:
+                log.debug("attach_failed", code=error.code().name, details=error.details())
+            except Exception:
+                # A defect must not end the link: every request hangs on it.
+                log.exception("link_failed")
+            finally:
+                self._detached()
+            if time.monotonic() - started_s > _MAX_BACKOFF_S:
+                backoff_s = _FIRST_BACKOFF_S
+            # Spread, so that several fronts do not come back in step.
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    async def wait_ready(self, live: LiveRequest, *, until_s: float) -> ServedModel:
+        """The model, once requests can be served; at once when they can be now.
+
+        Raises:
+            Unavailable: not by `until_s` (on the event loop's clock).
+            RequestCancelled: the request was cancelled meanwhile.
+            RadixdError: it was ended with this error meanwhile.
+        """
+        self._waiting[live.request_id] = live
+        try:
+            async with asyncio.timeout_at(until_s):
+                while not self.is_ready and live.outcome is None:
+                    await live.changed()
+        except TimeoutError:
+            away = "model worker" if self._attached else "scheduler"
+            raise Unavailable(f"the {away} is away; try again later") from None
+        finally:
+            del self._waiting[live.request_id]
+        if isinstance(live.outcome, RadixdError):
+            raise live.outcome
+        if live.outcome is not None:
+            raise RequestCancelled("the request was cancelled before it could start")
+        assert self.model is not None
+        return self.model
+
+    def submit(self, live: LiveRequest, submission: Submission) -> None:
+        """Sends a request off; what comes of it is in `live`."""
+        if live.outcome is not None:
+            return
+        live.submission = submission
+        if submission.deadline_s is not None:
+            live.expiry = asyncio.get_running_loop().call_at(
+                submission.deadline_s + EXPIRY_GRACE_S, self._expire, live
+            )
+        if self._attached:
+            self._send_submit(live)
+
+    def cancel(self, live: LiveRequest, outcome: Outcome | RadixdError) -> None:
+        """Ends a request from this side, now; the scheduler is told, and not waited for."""
+        if live.wire_id:
+            self._send(pb.AttachRequest(cancel=pb.Cancel(request_id=live.wire_id)))
+            self._live.end_attempt(live)
+        live.end(outcome)
+
+    def close(self, live: LiveRequest) -> None:
+        """Forgets a request whose handler is done; the scheduler is told unless it knows."""
+        if live.expiry is not None:
+            live.expiry.cancel()
+            live.expiry = None
+        self.cancel(live, Outcome(ending=pb.ENDING_CANCELLED))
+        self._live.close(live)
+
+    def fail_all(self, error: RadixdError) -> None:
+        """Ends every live request with this error."""
+        for live in self._live.all():
+            self.cancel(live, error)
+
+    async def _attach(self) -> None:
+        call = self._stub.Attach()
+        writer = asyncio.create_task(self._write(call))
+        try:
+            async for response in call:
+                self._handle(response)
+        finally:
+            writer.cancel()
+            call.cancel()
+            await asyncio.wait([writer])
+
+    async def _write(self, call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
+        # Errors of the stream come up in the reader; here they only end the writing.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await self._outbox_filled.wait()
+                self._outbox_filled.clear()
+                while self._outbox:
+                    await call.write(self._outbox.popleft())
+
+    def _handle(self, response: pb.AttachResponse) -> None:
+        kind = response.WhichOneof("body")
+        if kind == "outputs":
+            for output in response.outputs.outputs:
+                self._take_output(output)
+        elif kind == "worker_state":
+            self._take_worker_state(response.worker_state)
+        elif kind == "welcome":
+            self._welcomed(response.welcome)
+
+    def _welcomed(self, welcome: pb.Welcome) -> None:
+        self._attached = True
+        log.info("scheduler_attached", epoch=f"{welcome.epoch:016x}", num_live=len(self._live))
+        for live in self._live.submitted():
+            self._send_submit(live)
+        self._state_changed()
+
+    def _detached(self) -> None:
+        if self._attached:
+            log.warning("scheduler_lost", num_live=len(self._live))
+        self._attached = self._worker_connected = False
+        self._outbox.clear()
+        for live in self._live.submitted():
+            self._live.end_attempt(live)
+        self._state_changed()
+
+    def _take_worker_state(self, state: pb.WorkerState) -> None:
+        self._worker_connected = state.connected
+        if state.connected:
+            self.model = served_model(state.model)
+        log.info("worker_state", connected=state.connected, model=state.model.model_id)
+        self._state_changed()
+
+    def _take_output(self, output: pb.Output) -> None:
+        live = self._live.by_wire_id(output.request_id)
+        if live is None:
+            return  # news of an attempt that is over
+        try:
+            token_ids = unpack_ids(output.token_ids, typecode="I")
+        except WireError:
+            self.cancel(live, InternalFault("the scheduler sent tokens that cannot be read"))
+            return
+        assert live.submission is not None
+        vocab_size = 0 if self.model is None else self.model.vocab_size
+        num_tokens = len(live.token_ids) + len(token_ids)
+        if max(token_ids, default=0) >= vocab_size or num_tokens > live.submission.max_tokens:
+            self.cancel(live, InternalFault("the scheduler sent tokens that cannot be right"))
+            return
+        live.receive(token_ids, cached_tokens=output.cached_tokens)
+        if output.ending:
+            self._live.end_attempt(live)
+            if live.cached_tokens is None:
+                live.cached_tokens = output.cached_tokens
+            live.end(Outcome(ending=output.ending, message=output.message, field=output.field))
+
+    def _send_submit(self, live: LiveRequest) -> None:
+        assert live.submission is not None
+        max_tokens = live.submission.max_tokens
+        if live.token_ids and len(live.token_ids) >= max_tokens:
+            # Everything came but the ending.
+            live.end(Outcome(ending=pb.ENDING_LENGTH))
+            return
+        wire_id = self._live.start_attempt(live)
+        self._send(pb.AttachRequest(submit=_submit_message(wire_id, live)))
+
+    def _send(self, message: pb.AttachRequest) -> None:
+        if self._attached:
+            self._outbox.append(message)
+            self._outbox_filled.set()
+
+    def _expire(self, live: LiveRequest) -> None:
+        if live.outcome is None:
+            self.cancel(live, Outcome(ending=pb.ENDING_DEADLINE, message="the deadline passed"))
+
+    def _state_changed(self) -> None:
+        self.state_changed.set()
+        for live in self._waiting.values():
+            live.wake()
+
+
+def _submit_message(wire_id: str, live: LiveRequest) -> pb.Submit:
+    submission = live.submission
+    assert submission is not None
+    timeout_ms = 0
+    if submission.deadline_s is not None:
+        left_s = submission.deadline_s - asyncio.get_running_loop().time()
+        timeout_ms = max(1, int(left_s * 1000))
+    sampling = submission.sampling
+    return pb.Submit(
+        request_id=wire_id,
+        prompt_ids=pack_ids(submission.prompt_ids),
+        sampling=pb.Sampling(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+        ),
+        max_tokens=submission.max_tokens,
+        stop_token_ids=submission.stop_token_ids,
+        ignore_eos=submission.ignore_eos,
+        cache_domain=submission.cache_domain,
+        no_store=submission.no_store,
+        timeout_ms=timeout_ms,
+        preheat=submission.preheat,
+        resume_output_ids=pack_ids(live.token_ids),
+    )

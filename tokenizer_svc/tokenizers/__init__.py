@@ -1,0 +1,1 @@
+"""Tokenizers: what they promise (`tokenizer`), the kinds there are, and how one is loaded."""

@@ -1,0 +1,47 @@
+"""Token ids to text for tokenizers whose decoding is not a table of bytes (WordPiece and others).
+
+Decodes a short window twice, with and without the new tokens, and takes the difference, so that
+spaces between words come out as in one decode.  TableDecoder is faster and exact: prefer it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+_REPLACEMENT = "\ufffd"
+_MAX_HELD_IDS = 8
+"""No character takes this many tokens: what still looks unfinished then is broken for good."""
+_MAX_CONTEXT_IDS = 8
+
+
+class WindowDecoder:
+    """A Decoder (see tokenizer.py) over any function from ids to text."""
+
+    __slots__ = ("_context", "_decode", "_held")
+
+    def __init__(self, decode: Callable[[list[int]], str], context_ids: Sequence[int] = ()) -> None:
+        self._decode = decode
+        self._context = list(context_ids[-_MAX_CONTEXT_IDS:])
+        """Ids whose text is out already; they decide how what follows is spaced."""
+        self._held: list[int] = []
+        """Ids of a character that is not finished."""
+
+    def feed(self, token_ids: Iterable[int]) -> str:
+        """The text that these ids complete."""
+        return "".join([self._feed_one(token_id) for token_id in token_ids])
+
+    def finish(self) -> str:
+        """What is left, broken as it may be."""
+        return self._take(self._decode(self._context + self._held))
+
+    def _feed_one(self, token_id: int) -> str:
+        self._held.append(token_id)
+        text = self._decode(self._context + self._held)
+        if text.endswith(_REPLACEMENT) and len(self._held) < _MAX_HELD_IDS:
+            return ""
+        return self._take(text)
+
+    def _take(self, text: str) -> str:
+        piece = text[len(self._decode(self._context)) :]
+        kept = self._held if piece else self._context + self._held
+        self._context = kept[-_MAX_CONTEXT_IDS:]
+        self._held = []
+        return piece
