@@ -83,7 +83,7 @@ class BatchPlan:
     """One step of the worker.  Order of effects: freed_rows, new_rows, remaps, then the step."""
 
     step_id: int
-    """Counts up by one from 1 within an epoch."""
+    """Counts up by one, on through the epochs."""
     rows: array[int]
     """[num_rows] row of each entry; no row twice."""
     prefix_lens: array[int]
@@ -138,7 +138,11 @@ Message = Hello | Ready | BatchPlan | BatchResult | Fault | Ping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """A message and the scheduler start it belongs to (0: not known yet)."""
+    """A message and the attachment it belongs to.
+
+    The scheduler draws an epoch at random whenever a worker attaches or is given up; 0 means that
+    the worker knows none yet.
+    """
 
     epoch: int
     message: Message

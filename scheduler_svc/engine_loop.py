@@ -9,7 +9,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -85,9 +85,12 @@ class Delivery:
 class Link(Protocol):
     """`scheduler_svc.worker_link.WorkerLink`, as far as the loop needs it."""
 
-    num_malformed: int
     num_ignored: int
     worker_peak_rss_bytes: int
+
+    @property
+    def num_malformed(self) -> int:
+        """Messages dropped because nobody could read them."""
 
     def poll(self, timeout_ms: int) -> list[Event]:
         """What happened; waits up to `timeout_ms` when nothing has."""
@@ -226,10 +229,7 @@ class EngineLoop:
         self._route(self.core.lose_worker(now_ns))
         for request_id in suspects:
             # Otherwise one request that no worker can bear would hold up all others for ever.
-            self._route(
-                replace(output, ending=Ending.FAILED, message=event.reason)
-                for output in self.core.cancel(request_id, now_ns)
-            )
+            self._route(self.core.fail(request_id, event.reason))
 
     def _faults_again(self, event: Lost, now_ns: int) -> bool:
         """Whether steps fail so often that what runs now is to be given up."""

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 class Channel(Protocol):
     """Frames to and from peers; `radixd.chassis.channel.SchedulerChannel` is the real one."""
 
+    num_malformed: int
+
     def send(self, peer: bytes, data: bytes) -> bool:
         """Queues a message; False when the peer is gone."""
 
@@ -88,11 +90,15 @@ class WorkerLink:
         self._heard_ns = 0
         self._refused: dict[bytes, int] = {}
         self._events: list[Event] = []
-        self.num_malformed = 0
-        """Messages that no codec of ours could read."""
+        self._num_unreadable = 0
         self.num_ignored = 0
         """Messages of another epoch, of a step not in flight, or of a peer not attached."""
         self.worker_peak_rss_bytes = 0
+
+    @property
+    def num_malformed(self) -> int:
+        """Messages dropped because of their frames, or because no codec of ours could read them."""
+        return self._channel.num_malformed + self._num_unreadable
 
     def poll(self, timeout_ms: int) -> list[Event]:
         """What happened; waits up to `timeout_ms` when nothing has."""
@@ -126,12 +132,10 @@ class WorkerLink:
         try:
             envelope = wire.decode(data)
         except WireError as error:
-            self.num_malformed += 1
+            self._num_unreadable += 1
             # At 1, 2, 4, 8, ...: noise must not flood the log.
-            if self.num_malformed.bit_count() == 1:
-                log.warning(
-                    "message_malformed", problem=str(error), num_malformed=self.num_malformed
-                )
+            if self._num_unreadable.bit_count() == 1:
+                log.warning("message_malformed", problem=str(error), count=self._num_unreadable)
             return
         message = envelope.message
         if isinstance(message, Hello):

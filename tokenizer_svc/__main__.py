@@ -52,6 +52,9 @@ def _tokenizer(settings: Settings) -> Tokenizer:
 
 
 async def _serve(settings: Settings, tokenizer: Tokenizer) -> None:
+    # Before anything can take long: a signal during the start ends it cleanly too.
+    told_to_stop = asyncio.create_task(wait_for_stop_signal())
+    await asyncio.sleep(0)
     front = Front(
         tokenizer,
         FrontConfig(
@@ -67,8 +70,7 @@ async def _serve(settings: Settings, tokenizer: Tokenizer) -> None:
     gc.collect()
     gc.freeze()
     log.info("front_ready", host=settings.host, port=front.port, num_ids=tokenizer.num_ids)
-    name = await wait_for_stop_signal()
-    log.info("front_stopping", signal=name)
+    log.info("front_stopping", signal=await told_to_stop)
     await front.drain(grace_s=DRAIN_GRACE_S)
     log.info("front_stopped")
 

@@ -5,7 +5,7 @@ A line is one request: `id`, `arrival_s` (since the start of the run), `prompt_t
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 CONCURRENCY = {"w1": 1, "w2": 16, "w3": 16, "w4": 9}
@@ -38,6 +38,19 @@ class Workload:
     def num_output_tokens(self) -> int:
         """Tokens that a run generates in all."""
         return sum(request.max_tokens for request in self.requests)
+
+    def for_vocabulary(self, vocab_size: int) -> "Workload":
+        """The same lengths and shared prefixes, with ids that a smaller vocabulary has.
+
+        The fake worker's holds little more than the bytes; the workloads are written for SmolLM2.
+        """
+        folded = tuple(
+            replace(
+                request, prompt_token_ids=tuple(i % vocab_size for i in request.prompt_token_ids)
+            )
+            for request in self.requests
+        )
+        return replace(self, requests=folded)
 
 
 def load_workload(name: str) -> Workload:

@@ -80,6 +80,7 @@ def _run(work: Workload, address: str, services: OwnServices | None, label: str)
             refresh_per_second=2,
         ) as progress,
     ):
+        work = work.for_vocabulary(client.stats().model.vocab_size)
         client.flush()
         task = progress.add_task(label, total=work.num_output_tokens)
         playing = play(work, address, lambda tokens: progress.advance(task, tokens))

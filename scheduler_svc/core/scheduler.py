@@ -67,6 +67,11 @@ class Scheduler:
             return []
         return [self.state.end(request, Ending.CANCELLED)]
 
+    def fail(self, request_id: str, message: str) -> list[Output]:
+        """Ends a request as failed, for a reason its submitter is told."""
+        request = self.state.live.get(request_id)
+        return [self.state.end(request, Ending.FAILED, message=message)] if request else []
+
     def next_deadline_ns(self) -> int | None:
         """When `schedule` should be called at the latest, for the sake of deadlines."""
         self._drop_ended_deadlines()

@@ -39,6 +39,15 @@ def test_arrivals_are_in_order() -> None:
     assert arrivals == [0.0, *[0.2] * 8]
 
 
+def test_a_smaller_vocabulary_keeps_lengths_and_sharing() -> None:
+    work = load_workload("w3")
+    small = work.for_vocabulary(264)
+    assert small.num_output_tokens == work.num_output_tokens
+    assert max(max(r.prompt_token_ids) for r in small.requests) < 264
+    assert len({r.prompt_token_ids[:768] for r in small.requests}) == 8
+    assert work.for_vocabulary(49152) == work
+
+
 def test_unknown_workload() -> None:
     with pytest.raises(KeyError):
         load_workload("w5")

@@ -162,6 +162,7 @@ def test_a_taken_default_is_no_fault() -> None:
     # field case 130
     with socket.create_server(("127.0.0.1", 0)) as mute:
         default = settings().model_copy(update={"scheduler_port": mute.getsockname()[1]})
+        default.model_fields_set.discard("scheduler_port")
         _, scheduler, _ = doctor_server.ports(default)
     assert (scheduler.state, "takes a free one" in scheduler.detail) == (State.OK, True)
 

@@ -51,7 +51,7 @@ class Driver:
     def open(
         self, row: int, prefix: Sequence[int] = (), sampling: SamplingParams = GREEDY
     ) -> Row:
-        """A new row behind a prefix that lies in these slots; part of the next step."""
+        """A new row behind a prefix that lies in these slots; told with its first step."""
         self._pending.append(NewRow(row=row, prefix_slots=array("i", prefix), sampling=sampling))
         return Row(row, list(prefix))
 
@@ -68,6 +68,8 @@ class Driver:
     def plan(self, *parts: Part) -> BatchPlan:
         """The next plan."""
         self.step_id += 1
+        in_step = {part.row.row for part in parts}
+        first_seen = tuple(new for new in self._pending if new.row in in_step)
         outs = [self._take(part.row.row, len(part.tokens)) for part in parts]
         plan = BatchPlan(
             step_id=self.step_id,
@@ -77,11 +79,12 @@ class Driver:
             samples=bytes(part.samples for part in parts),
             input_ids=array("i", [token for part in parts for token in part.tokens]),
             out_slots=array("i", [slot for out in outs for slot in out]),
-            new_rows=tuple(self._pending),
+            new_rows=first_seen,
             remaps=tuple(self._remaps),
             freed_rows=array("i", self._freed),
         )
-        self._pending, self._remaps, self._freed = [], [], []
+        self._pending = [new for new in self._pending if new.row not in in_step]
+        self._remaps, self._freed = [], []
         for part, out in zip(parts, outs, strict=True):
             part.row.slots += out
         return plan

@@ -6,7 +6,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from gpu_worker.model_engine import ModelEngine
+from gpu_worker.loading import load_engine
+from gpu_worker.model_engine import EngineLimits, ModelEngine
+from radixd.chassis.model_source import resolve_model
 from tests.gpu_worker.driver import Driver, Part
 from tests.gpu_worker.tiny_models import make_engine, make_oracle, oracle_logits, random_tokens
 
@@ -175,26 +177,20 @@ def test_shapes_of_the_family(shape: str, tmp_path: Path) -> None:
 
 
 def test_half_precision_weights_are_widened(tmp_path: Path) -> None:
-    oracle = make_oracle().to(torch.bfloat16)
-    driver = Driver(make_engine(oracle, tmp_path))
+    driver = Driver(make_engine(make_oracle().to(torch.bfloat16), tmp_path))
+    # Loaded anew, as the conversion above also rounds the oracle's rotary frequencies.
+    oracle = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     tokens = random_tokens(20, seed=11)
     found = driver.logits(Part(driver.open(0), tokens))
-    assert close(found, oracle_logits(oracle.float(), tokens)[-1:])
+    assert close(found, oracle_logits(oracle, tokens)[-1:])
 
 
 def test_sharded_folder(tmp_path: Path) -> None:
     oracle = make_oracle()
     oracle.save_pretrained(tmp_path, max_shard_size="40KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    sharded = make_engine_from(tmp_path)
+    limits = EngineLimits(num_slots=64, max_rows=4)
+    driver = Driver(load_engine(resolve_model(str(tmp_path)), limits))
     tokens = random_tokens(20, seed=12)
-    driver = Driver(sharded)
     assert close(driver.logits(Part(driver.open(0), tokens)), oracle_logits(oracle, tokens)[-1:])
 
-
-def make_engine_from(folder: Path) -> ModelEngine:
-    from gpu_worker.loading import load_engine
-    from gpu_worker.model_engine import EngineLimits
-    from radixd.chassis.model_source import resolve_model
-
-    return load_engine(resolve_model(str(folder)), EngineLimits(num_slots=64, max_rows=4))

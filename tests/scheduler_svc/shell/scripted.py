@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protos import wire
 from protos.plan import BatchPlan, BatchResult, Envelope, Hello, Message
@@ -66,6 +66,7 @@ class FakeChannel:
     told: list[tuple[bytes, Envelope]] = field(default_factory=list)
     gone: list[bytes] = field(default_factory=list)
     suspicious: bool = False
+    num_malformed: int = 0
     inbox: deque[tuple[bytes, bytes]] = field(default_factory=deque)
     timeouts_ms: list[int] = field(default_factory=list)
 
@@ -150,6 +151,10 @@ class FakeCore:
         if self.live.pop(request_id, None) is None:
             return []
         return [self._end(request_id, Ending.CANCELLED)]
+
+    def fail(self, request_id: str, message: str) -> list[Output]:
+        del self.live[request_id]
+        return [replace(self._end(request_id, Ending.FAILED), message=message)]
 
     def schedule(self, now_ns: int) -> Step:
         if not (self.live and self.worker_is_here and len(self.steps) < 2):

@@ -1,6 +1,7 @@
 """The whole scheduler in one process, over real sockets, with a slot-true worker."""
 
 import asyncio
+import pickle
 import socket
 
 import grpc
@@ -10,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.errors import InvalidRequest
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
+from radixd.chassis.channel import WorkerChannel
 from scheduler_svc.server import SchedulerServer
 from tests.scheduler_svc.shell.running import (
     FrontClient,
@@ -266,3 +268,20 @@ async def test_a_thousand_streams_finish_with_exact_books(channel, workers):
     stats = await idle_stats(front)
     assert stats.counters["finished"] == 1000
     assert stats.free + stats.evictable == stats.num_slots
+
+
+async def test_noise_on_the_worker_endpoint_is_counted(channel, workers, settings):  # case 127
+    workers(1)
+    stranger = WorkerChannel(settings.worker_address)
+    stranger.send(pickle.dumps({"a": 1}))
+    stranger.send(bytes(1 << 20))
+    front = FrontClient(channel)
+    await front.submit("r", [1, 2])
+    await front.read_endings("r")
+    async with asyncio.timeout(10):
+        while True:
+            stats = await idle_stats(front)
+            if stats.counters["worker_messages_malformed"] == 2:
+                break
+    assert front.tokens["r"] == expected([1, 2])
+    stranger.close()

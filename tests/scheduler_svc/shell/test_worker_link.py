@@ -109,7 +109,8 @@ def test_noise_is_counted_and_changes_nothing(scene):  # field case 127
     scene.attach()
     scene.channel.inbox.extend([(WORKER, b"\x80\x04noise"), (OTHER, bytes(1000))])
     assert scene.link.poll(0) == []
-    assert scene.link.num_malformed == 2
+    scene.channel.num_malformed = 5
+    assert scene.link.num_malformed == 2 + 5
     scene.link.send(a_plan(1))
     assert scene.hear(a_result(1)) == [a_result(1)]
 
