@@ -1,18 +1,18 @@
 """Every error radixd raises on purpose, and the one table from error to gRPC status.
 
-    RadixdError
-    ├── InvalidRequest          INVALID_ARGUMENT     a field is wrong; names the field
-    ├── PromptTooLarge          RESOURCE_EXHAUSTED   longer than the pool can ever hold
-    ├── QueueFull               RESOURCE_EXHAUSTED   as many wait as may wait; try again later
-    ├── DuplicateRequestId      ALREADY_EXISTS       a live request has this id
-    ├── UnknownRequestId        NOT_FOUND            no live request has this id
-    ├── DeadlineExceeded        DEADLINE_EXCEEDED    the deadline passed before the first token
-    ├── RequestCancelled        CANCELLED            cancelled before the first token
-    ├── Unavailable             UNAVAILABLE          starting, draining, or a service is away
-    ├── Unsupported             UNIMPLEMENTED        a field or value this build does not serve
-    ├── InternalFault           INTERNAL             a defect; the message says what is known
-    ├── ModelError              (start-up)           a model file is missing, truncated or foreign
-    └── WireError               (internal)           bytes that are no message of ours
+RadixdError
+├── InvalidRequest          INVALID_ARGUMENT     a field is wrong; names the field
+├── PromptTooLarge          RESOURCE_EXHAUSTED   longer than the pool can ever hold
+├── QueueFull               RESOURCE_EXHAUSTED   as many wait as may wait; try again later
+├── DuplicateRequestId      ALREADY_EXISTS       a live request has this id
+├── UnknownRequestId        NOT_FOUND            no live request has this id
+├── DeadlineExceeded        DEADLINE_EXCEEDED    the deadline passed before the first token
+├── RequestCancelled        CANCELLED            cancelled before the first token
+├── Unavailable             UNAVAILABLE          starting, draining, or a service is away
+├── Unsupported             UNIMPLEMENTED        a field or value this build does not serve
+├── InternalFault           INTERNAL             a defect; the message says what is known
+├── ModelError              (start-up)           a model file is missing, truncated or foreign
+└── WireError               (internal)           bytes that are no message of ours
 """
 
 from enum import IntEnum

@@ -80,7 +80,10 @@ def _run(work: Workload, address: str, services: OwnServices | None, label: str)
             refresh_per_second=2,
         ) as progress,
     ):
-        work = work.for_vocabulary(client.stats().model.vocab_size)
+        stats = client.stats()
+        if not stats.worker_connected:
+            raise CommandError("the worker is away; there is nothing to measure")
+        work = work.for_vocabulary(stats.model.vocab_size)
         client.flush()
         task = progress.add_task(label, total=work.num_output_tokens)
         playing = play(work, address, lambda tokens: progress.advance(task, tokens))
@@ -117,7 +120,7 @@ def table_of(value: dict[str, Any]) -> Table:
         cells = [_cell(name, _at(value, path))]
         if runs:
             low, high = _at(runs["lowest"], path), _at(runs["highest"], path)
-            cells.append(f"{_cell(name, low)} … {_cell(name, high)}")
+            cells.append("-" if low is None else f"{_cell(name, low)} … {_cell(name, high)}")
         table.add_row(name, *cells)
     return table
 

@@ -106,6 +106,13 @@ def test_several_runs_flush_before_each(capsys: pytest.CaptureFixture[str]) -> N
         assert "output tokens/s" in capsys.readouterr().out
 
 
+def test_a_server_without_worker_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeServer() as server:
+        server.admin.stats.worker_connected = False
+        assert main(["bench", "--workload", "w1", "--target", server.target]) == 1
+    assert "the worker is away" in capsys.readouterr().err
+
+
 def test_options_of_services_do_not_go_with_a_target(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["bench", "--workload", "w1", "--target", "127.0.0.1:1", "--kv-slots", "9"]
     assert main(argv) == 1

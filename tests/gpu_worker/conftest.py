@@ -1,8 +1,12 @@
 """What the tests of the worker share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the worker does, and before torch loads
+
 import torch
 
 

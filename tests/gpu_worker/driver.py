@@ -48,9 +48,7 @@ class Driver:
         self._remaps: list[Remap] = []
         self._spare: dict[int, list[int]] = {}
 
-    def open(
-        self, row: int, prefix: Sequence[int] = (), sampling: SamplingParams = GREEDY
-    ) -> Row:
+    def open(self, row: int, prefix: Sequence[int] = (), sampling: SamplingParams = GREEDY) -> Row:
         """A new row behind a prefix that lies in these slots; told with its first step."""
         self._pending.append(NewRow(row=row, prefix_slots=array("i", prefix), sampling=sampling))
         return Row(row, list(prefix))

@@ -193,4 +193,3 @@ def test_sharded_folder(tmp_path: Path) -> None:
     driver = Driver(load_engine(resolve_model(str(tmp_path)), limits))
     tokens = random_tokens(20, seed=12)
     assert close(driver.logits(Part(driver.open(0), tokens)), oracle_logits(oracle, tokens)[-1:])
-

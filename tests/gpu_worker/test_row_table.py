@@ -1,4 +1,4 @@
-"""The gate for plans: what it lets through is safe to index with, what it refuses changes nothing."""
+"""The gate for plans: what passes is safe to index with, what is refused changes nothing."""
 
 from __future__ import annotations
 

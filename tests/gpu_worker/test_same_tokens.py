@@ -75,7 +75,9 @@ def test_seed_does_not_depend_on_company(driver: Driver) -> None:
     prompt = random_tokens(11, seed=4)
     alone = driver.generate(driver.open(0, sampling=SEEDED), prompt, 8)
     unseeded = driver.open(1, sampling=SamplingParams(temperature=1.0, seed=2**62 + 5))
-    seeded = [driver.open(2 + i, sampling=SamplingParams(temperature=1.0, seed=i)) for i in range(5)]
+    seeded = [
+        driver.open(2 + i, sampling=SamplingParams(temperature=1.0, seed=i)) for i in range(5)
+    ]
     driver.step(Part(unseeded, random_tokens(4, 5)))
     driver.step(*(Part(mate, random_tokens(6, mate.row)) for mate in seeded))
     joining = driver.open(8, sampling=SEEDED)

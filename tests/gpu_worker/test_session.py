@@ -1,0 +1,223 @@
+"""What the worker says to which message, with a clock and a channel of the test's own."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+
+import pytest
+
+from gpu_worker.engine import Engine
+from gpu_worker.fake_engine import FakeEngine, FakeModel
+from gpu_worker.session import BEAT_NS, Session
+from protos import wire
+from protos.errors import InternalFault
+from protos.plan import (
+    BatchPlan,
+    BatchResult,
+    Envelope,
+    Fault,
+    Hello,
+    Message,
+    NewRow,
+    Ping,
+    Ready,
+    SamplingParams,
+)
+
+EPOCH, OTHER_EPOCH, INSTANCE = 11, 22, 77
+
+
+class FakeChannel:
+    """Two queues."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[bytes] = deque()
+        self.outbox: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.outbox.append(data)
+
+    def receive(self, timeout_ms: int) -> bytes | None:
+        return self.inbox.popleft() if self.inbox else None
+
+
+class FailingEngine(FakeEngine):
+    """Fails in the step it is told to."""
+
+    error: Exception | None = None
+
+    def execute(self, plan: BatchPlan) -> BatchResult:
+        if self.error is not None:
+            raise self.error
+        return super().execute(plan)
+
+
+class Bench:
+    """A session and both its ends."""
+
+    def __init__(self, engine: Engine | None = None) -> None:
+        self.now_ns = 0
+        self.channel = FakeChannel()
+        engine = engine or FakeEngine(FakeModel(), num_slots=50, max_rows=4, max_length=40)
+        self.session = Session(
+            engine, self.channel, now_ns=lambda: self.now_ns, instance_id=INSTANCE
+        )
+
+    def tell(self, message: Message, epoch: int = EPOCH) -> list[Envelope]:
+        """The session's answers to a message."""
+        return self.tell_bytes(wire.encode(Envelope(epoch=epoch, message=message)))
+
+    def tell_bytes(self, data: bytes) -> list[Envelope]:
+        self.channel.inbox.append(data)
+        return self.wait(0)
+
+    def wait(self, duration_ns: int) -> list[Envelope]:
+        """What the session says after this time."""
+        self.now_ns += duration_ns
+        self.session.turn(0)
+        said, self.channel.outbox = self.channel.outbox, []
+        return [wire.decode(data) for data in said]
+
+    def ready(self) -> Bench:
+        assert self.tell(Ready()) == []
+        return self
+
+
+def first_plan(step_id: int = 1) -> BatchPlan:
+    return BatchPlan(
+        step_id=step_id,
+        rows=array("i", [0]),
+        prefix_lens=array("i", [0]),
+        extend_lens=array("i", [3]),
+        samples=b"\1",
+        input_ids=array("i", [65, 66, 67]),
+        out_slots=array("i", [1, 2, 3]),
+        new_rows=(NewRow(row=0, prefix_slots=array("i"), sampling=SamplingParams()),),
+        freed_rows=array("i"),
+    )
+
+
+def next_plan(step_id: int, length: int) -> BatchPlan:
+    return BatchPlan(
+        step_id=step_id,
+        rows=array("i", [0]),
+        prefix_lens=array("i", [length]),
+        extend_lens=array("i", [1]),
+        samples=b"\1",
+        input_ids=array("i", [-1]),
+        out_slots=array("i", [length + 1]),
+        freed_rows=array("i"),
+    )
+
+
+def only(envelopes: list[Envelope], kind: type[Message], epoch: int = EPOCH) -> Message:
+    """The one message, of this kind and epoch."""
+    (envelope,) = envelopes
+    assert isinstance(envelope.message, kind)
+    assert envelope.epoch == epoch
+    return envelope.message
+
+
+def test_hello_each_second_until_ready() -> None:
+    bench = Bench()
+    for _ in range(3):
+        hello = only(bench.wait(BEAT_NS), Hello, epoch=0)
+        assert isinstance(hello, Hello)
+        assert hello.instance_id == INSTANCE
+        assert bench.wait(BEAT_NS // 2) == []
+        bench.now_ns -= BEAT_NS // 2
+    bench.ready()
+    ping = only(bench.wait(BEAT_NS), Ping)
+    assert ping == Ping(instance_id=INSTANCE)
+
+
+def test_instances_differ() -> None:
+    engine = FakeEngine(FakeModel(), num_slots=50, max_rows=4, max_length=40)
+    said = []
+    for _ in range(2):
+        channel = FakeChannel()
+        Session(engine, channel, now_ns=lambda: BEAT_NS).turn(0)
+        session = Session(engine, channel, now_ns=iter((0, BEAT_NS, BEAT_NS)).__next__)
+        session.turn(0)
+        message = wire.decode(channel.outbox[0]).message
+        assert isinstance(message, Hello)
+        said.append(message.instance_id)
+    assert said[0] != said[1]
+    assert all(0 < instance < 1 << 63 for instance in said)
+
+
+def test_plans_are_answered_in_order() -> None:
+    bench = Bench().ready()
+    result = only(bench.tell(first_plan()), BatchResult)
+    assert isinstance(result, BatchResult)
+    assert result.step_id == 1
+    assert len(result.token_ids) == 1
+    assert result.peak_rss_bytes > 1 << 20
+    assert isinstance(only(bench.tell(next_plan(2, 3)), BatchResult), BatchResult)
+
+
+@pytest.mark.parametrize("step_id", [1, 3, 4])
+def test_step_that_does_not_follow_is_a_fault(step_id: int) -> None:
+    bench = Bench().ready()
+    bench.tell(first_plan())
+    fault = only(bench.tell(next_plan(step_id, 3)), Fault)
+    assert isinstance(fault, Fault)
+    assert fault.step_id == step_id
+    assert "should follow" in fault.message
+
+
+def test_after_a_fault_nothing_runs_until_ready() -> None:
+    bench = Bench().ready()
+    bench.tell(first_plan())
+    only(bench.tell(next_plan(2, 9)), Fault)
+    in_flight = only(bench.tell(next_plan(3, 3)), Fault)
+    assert isinstance(in_flight, Fault)
+    assert "not ready" in in_flight.message
+    only(bench.wait(BEAT_NS), Hello)
+    assert bench.tell(Ready(), OTHER_EPOCH) == []
+    only(bench.tell(first_plan(), OTHER_EPOCH), BatchResult, OTHER_EPOCH)
+
+
+def test_ready_frees_all_rows() -> None:
+    bench = Bench().ready()
+    bench.tell(first_plan())
+    bench.tell(Ready(), OTHER_EPOCH)
+    only(bench.tell(first_plan(), OTHER_EPOCH), BatchResult, OTHER_EPOCH)
+
+
+def test_plan_of_an_unknown_epoch_gets_fault_and_hello() -> None:
+    bench = Bench().ready()
+    fault, hello = bench.tell(first_plan(), OTHER_EPOCH)
+    assert (fault.epoch, fault.message) == (
+        OTHER_EPOCH,
+        Fault(step_id=1, message="the plan's epoch is unknown"),
+    )
+    assert isinstance(hello.message, Hello)
+
+
+def test_sign_of_an_unknown_scheduler_gets_hello() -> None:
+    bench = Bench().ready()
+    assert bench.tell(Ping(instance_id=0)) == []
+    only(bench.tell(Ping(instance_id=0), OTHER_EPOCH), Hello)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 40, b"\x08\x09", b"\x08\x01"])
+def test_undecodable_bytes_are_counted_and_harmless(data: bytes) -> None:
+    bench = Bench().ready()
+    assert bench.tell_bytes(data) == []
+    assert bench.session.num_undecodable == 1
+    only(bench.tell(first_plan()), BatchResult)
+
+
+@pytest.mark.parametrize("error", [InternalFault("no"), RuntimeError("x" * 9000), MemoryError()])
+def test_engine_that_fails_is_a_fault_and_recovers(error: Exception) -> None:
+    engine = FailingEngine(FakeModel(), num_slots=50, max_rows=4, max_length=40)
+    bench = Bench(engine).ready()
+    engine.error = error
+    fault = only(bench.tell(first_plan()), Fault)
+    assert isinstance(fault, Fault)
+    assert 0 < len(fault.message) <= 500
+    engine.error = None
+    bench.tell(Ready(), OTHER_EPOCH)
+    only(bench.tell(first_plan(), OTHER_EPOCH), BatchResult, OTHER_EPOCH)
