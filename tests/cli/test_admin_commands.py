@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from protos.radixd.v1 import admin_pb2
 from radixd.cli.top import BAR_CHARS, compare, look_dict, slot_bar
@@ -10,7 +11,7 @@ from tests.cli.conftest import Run
 from tests.cli.fake_server import FakeServer
 
 
-def node(parent: int, text: str, num_tokens: int = 1, **fields: object) -> admin_pb2.TreeNode:
+def node(parent: int, text: str, num_tokens: int = 1, **fields: Any) -> admin_pb2.TreeNode:
     return admin_pb2.TreeNode(parent=parent, text=text, token_ids=[1] * num_tokens, **fields)
 
 

@@ -45,7 +45,7 @@ def lineage(name: str) -> list[str]:
 def compose() -> dict[str, Any]:
     loaded = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
     assert isinstance(loaded, dict)
-    return loaded
+    return dict(loaded)
 
 
 def services() -> Iterator[tuple[str, dict[str, Any]]]:

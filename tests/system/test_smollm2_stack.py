@@ -14,6 +14,7 @@ from tests.system.stack import Client, launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+RADIXD = "from radixd.cli.app import main; main()"
 STEM_PROMPTS = ("请解释量子力学的基本原理", "请解释量子纠缠现象", "请用通俗语言说明量子隧穿")
 
 
@@ -26,8 +27,7 @@ def stack():
 def radixd(stack, *words, stdin=None):
     """Runs the command line as a user does; returns what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", "from radixd.cli.app import main; main()", *words]
-        + ["--target", stack.address],
+        [sys.executable, "-c", RADIXD, *words, "--target", stack.address],
         input=stdin,
         capture_output=True,
         text=True,
