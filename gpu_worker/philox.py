@@ -47,6 +47,7 @@ def token_words(seed: int, position: int, token_ids: Words) -> Words:
     np.not_equal(groups[1:], groups[:-1], out=starts[1:])
     zero = np.zeros(1, np.uint64)
     words = philox4x32((groups[starts], zero + np.uint64(position), zero, zero), seed)
-    table = np.stack(np.broadcast_arrays(*words))
-    picked: Words = table[(token_ids & np.uint64(3)).astype(np.intp), starts.cumsum() - 1]
+    flat = np.stack(np.broadcast_arrays(*words), axis=1).ravel()  # four words a group, in order
+    place = (starts.cumsum() - 1) * 4 + (token_ids & np.uint64(3)).astype(np.intp)
+    picked: Words = flat.take(place)
     return picked

@@ -39,26 +39,27 @@ def sample_token(logits: FloatArray, params: SamplingParams, position: int) -> i
         return int(logits.argmax())
     scores = (logits.astype(np.float64) - float(top)) / params.temperature
     candidates = _candidates(scores, params)
-    candidates = candidates[scores[candidates] >= -_REACH]
     words = token_words(params.seed, position, candidates.astype(np.uint64))
-    uniform = (words + 0.5) / 2.0**32
-    noisy = scores[candidates] - np.log(-np.log(uniform))
-    return int(candidates[noisy.argmax()])
+    noise = -np.log(-np.log((words + 0.5) / 2.0**32))
+    return int(candidates[(scores[candidates] + noise).argmax()])
 
 
 def _candidates(scores: FloatArray, params: SamplingParams) -> IdArray:
-    """Ids that survive top-k, top-p and min-p, ascending; the likeliest always does.
+    """Ids that survive top-k, top-p and min-p and may win, ascending; the likeliest always does.
 
     scores: [vocab] logits over temperature, the largest 0.
     """
+    floor = -_REACH
+    if params.min_p > 0.0:
+        floor = max(floor, min(float(np.log(params.min_p)), 0.0))
+    if params.top_p >= 1.0 and not 0 < params.top_k < len(scores):
+        return np.flatnonzero(scores >= floor)
     kept = np.arange(len(scores))
     if 0 < params.top_k < len(scores):
         kept = _likeliest(scores, params.top_k)[: params.top_k]
     if params.top_p < 1.0:
         kept = _nucleus(scores, kept, params.top_p)
-    if params.min_p > 0.0:
-        kept = kept[scores[kept] >= min(np.log(params.min_p), 0.0)]
-    return np.sort(kept)
+    return np.sort(kept[scores[kept] >= floor])
 
 
 def _likeliest(scores: FloatArray, count: int) -> IdArray:

@@ -10,24 +10,25 @@ from contextlib import contextmanager
 import structlog
 
 _log = structlog.get_logger(__name__)
-_LOG_EVERY_PERCENT = 25
+_LOG_EVERY_PERCENT = 10
 
 
 @contextmanager
 def byte_progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Yields a function to call with the number of bytes just done.
 
-    A terminal gets a bar; anything else gets an event each quarter of the way.
+    A terminal gets a bar; anything else gets an event every tenth of the way, which the launcher
+    draws as a bar in its turn.
     """
     if sys.stderr.isatty():
         with _bar(label, total_bytes) as advance:
             yield advance
     else:
-        yield _Quarters(label, total_bytes)
+        yield _Tenths(label, total_bytes)
 
 
-class _Quarters:
-    """Logs each time another quarter is done."""
+class _Tenths:
+    """Logs each time another tenth is done."""
 
     def __init__(self, label: str, total_bytes: int) -> None:
         self._label = label

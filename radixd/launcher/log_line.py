@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+_BAR_WIDTH = 24
 _SHOWN_ELSEWHERE = ("timestamp", "level", "event", "service", "exception")
 
 
@@ -22,9 +23,20 @@ def for_machine(name: str, line: str) -> str:
     return line if line.startswith("{") else f"{name}: {line}"
 
 
-def brief(line: str) -> str:
-    """What a line says, short enough for a progress line."""
+def is_progress(line: str) -> bool:
+    """Whether a line only says how far something is: one for the live line, not one to keep."""
     event = _event(line)
+    return event is not None and event["event"] == "progress"
+
+
+def brief(line: str) -> str:
+    """What a line says, short enough for a progress line; progress is drawn as a bar."""
+    event = _event(line)
+    if event is not None and event["event"] == "progress":
+        percent = max(0, min(100, int(event.get("percent", 0))))
+        num_full = percent * _BAR_WIDTH // 100
+        bar = "█" * num_full + "░" * (_BAR_WIDTH - num_full)
+        return f"{event.get('what', '')} {bar} {percent} %"
     text = line if event is None else _said(event)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -21,7 +21,7 @@ from radixd.chassis.command import argv_from_settings
 from radixd.chassis.grpc_server import join_address
 from radixd.chassis.settings import Settings
 from radixd.launcher.child import Child
-from radixd.launcher.log_line import brief, for_machine, for_terminal
+from radixd.launcher.log_line import brief, for_machine, for_terminal, is_progress
 from radixd.launcher.ports import settle_ports
 from radixd.launcher.progress import Progress
 from radixd.launcher.stack_readiness import StackReadiness
@@ -191,7 +191,7 @@ class Supervisor:
 
     def _last_words(self) -> str:
         lines = self._children[WORKER].last_lines
-        return f" ({brief(lines[-1])})" if lines else ""
+        return f": {brief(lines[-1])}" if lines else ""
 
     def _dead_child(self) -> Child | None:
         return next(
@@ -227,6 +227,8 @@ class Supervisor:
             child.kill()
 
     def _forward(self, name: str, line: str) -> None:
+        if self._progress.is_terminal and is_progress(line):
+            return  # the live line draws it
         render = for_terminal if self._progress.is_terminal else for_machine
         self._progress.say(render(name, line))
 

@@ -2,12 +2,12 @@
 
 import json
 
-from radixd.launcher.log_line import brief, for_machine, for_terminal
+from radixd.launcher.log_line import brief, for_machine, for_terminal, is_progress
 
 EVENT = json.dumps(
     {
-        "event": "progress",
-        "percent": 25,
+        "event": "model_loaded",
+        "num_layers": 30,
         "level": "info",
         "timestamp": "2026-11-29T22:21:03.233104Z",
         "service": "gpu_worker",
@@ -16,7 +16,7 @@ EVENT = json.dumps(
 
 
 def test_events_are_readable_on_a_terminal():
-    assert for_terminal("x", EVENT) == "22:21:03 info    gpu_worker: progress percent=25"
+    assert for_terminal("x", EVENT) == "22:21:03 info    gpu_worker: model_loaded num_layers=30"
     failed = json.dumps({"event": "failed", "exception": "Traceback\nBoom"})
     assert for_terminal("x", failed).endswith("x: failed\nTraceback\nBoom")
 
@@ -32,5 +32,13 @@ def test_events_stay_as_they_are_for_programs():
 
 
 def test_brief_fits_a_progress_line():
-    assert brief(EVENT) == "progress percent=25"
+    assert brief(EVENT) == "model_loaded num_layers=30"
     assert brief("x" * 100) == "x" * 57 + "..."
+
+
+def test_progress_is_drawn_as_a_bar():
+    line = '{"event": "progress", "what": "loading smollm2", "percent": 50}'
+    assert is_progress(line)
+    assert brief(line) == f"loading smollm2 {'█' * 12}{'░' * 12} 50 %"
+    assert not is_progress('{"event": "worker_ready"}')
+    assert not is_progress("progress")
