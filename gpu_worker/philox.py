@@ -37,17 +37,23 @@ def philox4x32(
 
 
 def token_words(seed: int, position: int, token_ids: Words) -> Words:
-    """The random word of each token id at a position: part of the seed contract, never to change.
+    """The random word of each token id [n] at a position: the seed contract, never to change.
 
     key = seed; counter = (token_id // 4, position, 0, 0); word token_id % 4 of the four.
-    token_ids: [n] ascending, so that neighbours share a call of the generator.
     """
-    groups = token_ids >> np.uint64(2)
-    starts = np.ones(len(groups), np.bool_)
-    np.not_equal(groups[1:], groups[:-1], out=starts[1:])
-    zero = np.zeros(1, np.uint64)
-    words = philox4x32((groups[starts], zero + np.uint64(position), zero, zero), seed)
-    flat = np.stack(np.broadcast_arrays(*words), axis=1).ravel()  # four words a group, in order
-    place = (starts.cumsum() - 1) * 4 + (token_ids & np.uint64(3)).astype(np.intp)
-    picked: Words = flat.take(place)
+    words = _group_words(seed, position, token_ids >> np.uint64(2))
+    picked: Words = words[np.arange(len(token_ids)), (token_ids & np.uint64(3)).astype(np.intp)]
     return picked
+
+
+def vocabulary_words(seed: int, position: int, vocab_size: int) -> Words:
+    """The same words for all ids below vocab_size, with one call of the generator for four."""
+    groups = np.arange(-(-vocab_size // 4), dtype=np.uint64)
+    return _group_words(seed, position, groups).ravel()[:vocab_size]
+
+
+def _group_words(seed: int, position: int, groups: Words) -> Words:
+    """[n, 4] words of groups [n] of four tokens."""
+    zero = np.zeros(1, np.uint64)
+    words = philox4x32((groups, zero + np.uint64(position), zero, zero), seed)
+    return np.stack(np.broadcast_arrays(*words), axis=1)

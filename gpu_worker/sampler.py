@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from gpu_worker.philox import token_words
+from gpu_worker.philox import Words, token_words, vocabulary_words
 from protos.plan import SamplingParams
 
 FloatArray = np.ndarray[Any, np.dtype[np.floating[Any]]]
 IdArray = np.ndarray[Any, np.dtype[np.intp]]
 
 GREEDY_BELOW = 1e-5
-"""Temperatures below it are greedy: the likeliest token would win all but 1 in 10**4000 draws."""
-_REACH = 27.0
-"""Gumbel noise from a 32-bit word lies within (-3.2, 22.9): a candidate further than this below the
-likeliest one cannot win."""
+"""Temperatures below it are greedy: at it, a token whose logit is 0.001 below the largest would win
+one draw in 10**43."""
 _FIRST_LOOK = 256
 """Tokens looked at first for top-p; nearly always enough, and far cheaper than a full sort."""
 
@@ -39,27 +37,34 @@ def sample_token(logits: FloatArray, params: SamplingParams, position: int) -> i
         return int(logits.argmax())
     scores = (logits.astype(np.float64) - float(top)) / params.temperature
     candidates = _candidates(scores, params)
+    if candidates is None:
+        words = vocabulary_words(params.seed, position, len(scores))
+        return int((scores + _gumbel(words)).argmax())
     words = token_words(params.seed, position, candidates.astype(np.uint64))
-    noise = -np.log(-np.log((words + 0.5) / 2.0**32))
-    return int(candidates[(scores[candidates] + noise).argmax()])
+    return int(candidates[(scores[candidates] + _gumbel(words)).argmax()])
 
 
-def _candidates(scores: FloatArray, params: SamplingParams) -> IdArray:
-    """Ids that survive top-k, top-p and min-p and may win, ascending; the likeliest always does.
+def _gumbel(words: Words) -> FloatArray:
+    noise: FloatArray = -np.log(-np.log((words + 0.5) / 2.0**32))
+    return noise
+
+
+def _candidates(scores: FloatArray, params: SamplingParams) -> IdArray | None:
+    """Ids that survive top-k, top-p and min-p, ascending; None: all do.
 
     scores: [vocab] logits over temperature, the largest 0.
     """
-    floor = -_REACH
-    if params.min_p > 0.0:
-        floor = max(floor, min(float(np.log(params.min_p)), 0.0))
-    if params.top_p >= 1.0 and not 0 < params.top_k < len(scores):
-        return np.flatnonzero(scores >= floor)
+    limits_k = 0 < params.top_k < len(scores)
+    if not limits_k and params.top_p >= 1.0 and params.min_p <= 0.0:
+        return None
     kept = np.arange(len(scores))
-    if 0 < params.top_k < len(scores):
+    if limits_k:
         kept = _likeliest(scores, params.top_k)[: params.top_k]
     if params.top_p < 1.0:
         kept = _nucleus(scores, kept, params.top_p)
-    return np.sort(kept[scores[kept] >= floor])
+    if params.min_p > 0.0:
+        kept = kept[scores[kept] >= min(np.log(params.min_p), 0.0)]
+    return np.sort(kept)
 
 
 def _likeliest(scores: FloatArray, count: int) -> IdArray:

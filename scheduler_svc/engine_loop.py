@@ -294,6 +294,8 @@ class EngineLoop:
             self._route(self.core.cancel(request_id, self._now_ns()))
 
     def _answer(self, ask: Ask) -> None:
+        if not ask.answer.set_running_or_notify_cancel():
+            return  # whoever asked has given up
         try:
             answer = ask.question(self)
         except Exception as error:

@@ -102,12 +102,12 @@ class WorkerLink:
 
     def poll(self, timeout_ms: int) -> list[Event]:
         """What happened; waits up to `timeout_ms` when nothing has."""
-        message = self._channel.receive(0 if self._events else timeout_ms)
         for _ in range(MAX_MESSAGES_PER_POLL):
+            message = self._channel.receive(0 if self._events else timeout_ms)
             if message is None:
                 break
+            timeout_ms = 0
             self._read(*message)
-            message = self._channel.receive(0)
         # Only now: after a pause of this process, signs of life may have been waiting.
         self._check_life()
         events, self._events = self._events, []
@@ -124,9 +124,9 @@ class WorkerLink:
             self._lose("it disconnected")
 
     def give_up(self, reason: str) -> None:
-        """Takes the attached worker for lost; the next poll says so."""
+        """Takes the attached worker for lost, as it answers nonsense; the next poll says so."""
         if self._peer is not None:
-            self._lose(reason)
+            self._lose(reason, is_fault=True)
 
     def _read(self, peer: bytes, data: bytes) -> None:
         try:

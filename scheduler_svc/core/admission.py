@@ -1,8 +1,9 @@
 """Whether a waiting request may start now.  Counts pages; takes none.
 
 What a request may still generate is estimated as `decode_reserve` of the tokens it has left;
-when that proves too low, retraction makes room.  A request that was cut back once must find room
-for its whole need, so that it is not cut back again at once.
+when that proves too low, retraction makes room.  A request that was cut back must find room for
+its whole need, so that it is not cut back again at once; where that is far off, for a stretch
+that doubles with each time, so that its returns stay few and nobody waits for room it never uses.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from scheduler_svc.core.state import SchedulerState
 
 MOST_TOKENS_EXPECTED = 1024
 """Whoever names no max_tokens gets the model's limit, and will hardly use it."""
+
+RESUME_STRETCH_TOKENS = 256
+"""Half the room that a request cut back once must find, where it has more than that left."""
 
 
 def promised_pages(state: SchedulerState) -> int:
@@ -31,8 +35,9 @@ def fits(state: SchedulerState, promised: int, request: Request) -> bool:
     if not state.running:
         return _missing_pages(state, request, 0) <= available
     if request.is_resuming:
+        stretch = RESUME_STRETCH_TOKENS << min(request.num_retractions, 16)
         # The token sampled last needs no slot.
-        need = _missing_pages(state, request, max(0, request.num_left - 1))
+        need = _missing_pages(state, request, max(0, min(request.num_left - 1, stretch)))
     else:
         need = expected_pages(state, request)
     return need + promised <= available

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from protos.plan import MAX_PAGE_SIZE
+from scheduler_svc.core.eviction import EVICTION_POLICIES
+from scheduler_svc.core.retraction import RETRACTION_POLICIES
+from scheduler_svc.core.waiting_order import WAITING_ORDERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,5 +46,13 @@ class SchedulerConfig:
         for field in ("max_running", "max_batch_tokens", "chunk_size", "max_waiting"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}: {getattr(self, field)} is below 1")
+        for field, policies in (
+            ("waiting_order", WAITING_ORDERS),
+            ("retraction_policy", RETRACTION_POLICIES),
+            ("eviction_policy", EVICTION_POLICIES),
+        ):
+            if getattr(self, field) not in policies:
+                known = ", ".join(policies)
+                raise ValueError(f"{field}: {getattr(self, field)!r} is none of: {known}")
         if not 0.0 <= self.decode_reserve <= 1.0:
             raise ValueError(f"decode_reserve: {self.decode_reserve} is not in 0..1")

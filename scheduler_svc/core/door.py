@@ -37,6 +37,8 @@ def _refuse_tokens(state: SchedulerState, submission: Submission) -> Output | No
         return _refusal(submission, invalid, "prompt", "has no tokens")
     if submission.max_tokens < 1 and not submission.preheat:
         return _refusal(submission, invalid, "max_tokens", "must be at least 1")
+    if submission.preheat and submission.no_store:
+        return _refusal(submission, invalid, "no_store", "a preheat that keeps nothing is none")
     vocab_size = state.hello.vocab_size
     for field in ("prompt_ids", "resume_output_ids", "stop_token_ids"):
         ids = getattr(submission, field)
@@ -57,11 +59,19 @@ def _refuse_size(state: SchedulerState, submission: Submission) -> Output | None
     if state.kv.num_pages(num_prompt) > state.pool.num_pages:
         message = f"{num_prompt} tokens can never fit the pool of {state.num_slots} token slots"
         return _refusal(submission, Ending.REJECTED_TOO_LARGE, "prompt", message)
-    is_carried_over = submission.resume_output_ids is not None  # its client is being served
-    if state.waiting.num_fresh >= state.config.max_waiting and not is_carried_over:
-        message = f"{state.waiting.num_fresh} requests wait, no more may"
-        return _refusal(submission, Ending.REJECTED_QUEUE_FULL, "", message)
-    return None
+    return _refuse_queue(state, submission)
+
+
+def _refuse_queue(state: SchedulerState, submission: Submission) -> Output | None:
+    num_waiting, limit = state.waiting.num_fresh, state.config.max_waiting
+    if submission.preheat:
+        num_waiting = state.waiting.num_preheats
+    elif submission.resume_output_ids is not None:
+        limit *= 2  # its client is being served already
+    if num_waiting < limit:
+        return None
+    message = f"{num_waiting} requests wait, no more may"
+    return _refusal(submission, Ending.REJECTED_QUEUE_FULL, "", message)
 
 
 def _refusal(submission: Submission, ending: Ending, field: str, message: str) -> Output:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from scheduler_svc.core.page_pool import Owner
-from scheduler_svc.core.radix_node import RadixNode
+from scheduler_svc.core.radix_node import TOKEN_BYTES, RadixNode
 from scheduler_svc.core.request import Request, State
 from scheduler_svc.core.scheduler import Scheduler
 
@@ -38,7 +38,7 @@ def check_idle(scheduler: Scheduler) -> None:
     assert not state.leaving
     assert not state.in_flight
     assert books.free + books.evictable == books.total, books
-    assert len(state.free_rows) == _num_rows(scheduler)
+    assert len(state.free_rows) == state.num_rows
 
 
 def _all_nodes(scheduler: Scheduler, holders: list[Request]) -> list[RadixNode]:
@@ -83,7 +83,7 @@ def _check_partition(
 def _check_tree(
     scheduler: Scheduler, holders: list[Request], nodes: list[RadixNode], broken: list[str]
 ) -> None:
-    tree, page_bytes = scheduler.state.tree, 4 * scheduler.state.config.page_size
+    tree, page_bytes = scheduler.state.tree, TOKEN_BYTES * scheduler.state.config.page_size
     leases = Counter(r.lease.node for r in holders if r.lease is not None)
     for node in nodes:
         name = f"node {node.serial}"
@@ -114,7 +114,7 @@ def _check_tree(
 def _check_rows(scheduler: Scheduler, holders: list[Request], broken: list[str]) -> None:
     state, size = scheduler.state, scheduler.state.config.page_size
     rows = [request.row for request in holders] + state.free_rows
-    if sorted(rows) != list(range(_num_rows(scheduler))):
+    if sorted(rows) != list(range(state.num_rows)):
         broken.append(f"rows are lost or doubled: {rows}")
     for request in holders:
         name = request.request_id
@@ -142,8 +142,3 @@ def _check_requests(scheduler: Scheduler, broken: list[str]) -> None:
         for request in alive
         if request.num_outputs > request.submission.max_tokens
     ]
-
-
-def _num_rows(scheduler: Scheduler) -> int:
-    config, hello = scheduler.state.config, scheduler.state.hello
-    return min(config.max_running, hello.max_rows, config.max_batch_tokens)

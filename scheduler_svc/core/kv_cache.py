@@ -38,6 +38,12 @@ class KVCache:
         """Pages of a request that are not the tree's."""
         return len(request.pages) - len(request.lease.pages) if request.lease else 0
 
+    def num_returning_pages(self, request: Request) -> int:
+        """Pages that can be had once a leaving request is released."""
+        if request.lease is None:
+            return 0
+        return self.num_private_pages(request) + self.tree.num_pages_held_alone(request.lease)
+
     def match_key(self, request: Request) -> PrefixKey:
         """What a request may reuse: all but the token whose logits it needs."""
         num_tokens = len(request.tokens) - (0 if request.submission.preheat else 1)
@@ -84,9 +90,8 @@ class KVCache:
         """
         lease = request.lease
         assert lease is not None
-        key = self._computed_key(request)
         num_leased = len(lease.pages)
-        num_whole = len(key.tokens) // (4 * self.page_size)
+        num_whole, key = self._computed(request)
         if num_whole <= num_leased:
             return None
         if lease.node.dead:  # computed before a flush: may not be shared any more
@@ -115,8 +120,7 @@ class KVCache:
         assert not request.num_in_flight
         num_tree = len(lease.pages)
         if not request.submission.no_store and not lease.node.dead:
-            key = self._computed_key(request)
-            num_whole = len(key.tokens) // (4 * self.page_size)
+            num_whole, key = self._computed(request)
             if num_whole > num_tree:
                 inserted = self.tree.insert(key, request.pages[:num_whole])
                 self.pool.give_back(
@@ -135,6 +139,8 @@ class KVCache:
         size, pages = self.page_size, request.pages
         return array("i", [pages[i // size] * size + i % size for i in range(start, end)])
 
-    def _computed_key(self, request: Request) -> PrefixKey:
+    def _computed(self, request: Request) -> tuple[int, PrefixKey]:
+        """Whole pages whose computation the worker has reported, and their key."""
         num_tokens = min(request.num_acked, len(request.tokens))
-        return PrefixKey.of(request.namespace, request.tokens, num_tokens, self.page_size)
+        key = PrefixKey.of(request.namespace, request.tokens, num_tokens, self.page_size)
+        return num_tokens // self.page_size, key

@@ -62,19 +62,15 @@ class PlanBuilder:
 
     def build(self) -> BatchPlan:
         """The plan, booked as in flight."""
-        state = self._state
+        state, size = self._state, self._state.config.page_size
         remaps = tuple(
             Remap(
                 row=request.row,
-                start=first_page * state.config.page_size,
-                slots=state.kv.slots(
-                    request,
-                    first_page * state.config.page_size,
-                    (first_page + len(pages)) * state.config.page_size,
-                ),
+                start=first_page * size,
+                slots=state.kv.slots(request, first_page * size, (first_page + num_pages) * size),
             )
-            for request, first_page, pages in state.remaps
-            if request.state is State.RUNNING
+            for request, row, first_page, num_pages in state.remaps
+            if request.state is State.RUNNING and request.row == row
         )
         plan = BatchPlan(
             step_id=state.next_step_id,

@@ -2,7 +2,7 @@
 
 The order is the policy: every running stream gets its token first, then the oldest prompt that
 is part-way gets its chunk (so it always advances), then waiting requests are admitted, then the
-other prompts share what is left, shortest first.  A long prompt thus never stops running
+other prompts share what is left, shortest first, and preheats take the rest.  A long prompt thus never stops running
 streams, and never keeps a short one waiting for its end.
 """
 
@@ -20,6 +20,10 @@ from scheduler_svc.core.state import SchedulerState
 
 PEEK_INTERVAL_STEPS = 16
 """A long queue is looked up in the tree a little in every step, not all of it in each."""
+
+MOST_PREFIX_SLOTS = 4 << 20
+"""Slots of cached prefixes that one plan names for new rows, give or take one request: a plan
+must fit a message."""
 
 
 class Planner:
@@ -48,14 +52,16 @@ class Planner:
     def _fill(self) -> None:
         self._make_room()
         running = list(self._state.running.values())
-        for request in running:
+        preheats = [request for request in running if request.submission.preheat]
+        requests = [request for request in running if not request.submission.preheat]
+        for request in requests:
             if self._debt(request) == 1:
                 self._extend(request)
-        prefills = [request for request in running if self._debt(request) > 1]
+        prefills = [request for request in requests if self._debt(request) > 1]
         for request in prefills[:1]:
             self._extend(request)
         self._admit()
-        for request in sorted(prefills[1:], key=self._debt):
+        for request in sorted(prefills[1:], key=self._debt) + preheats:
             self._extend(request)
 
     def _debt(self, request: Request) -> int:
@@ -85,12 +91,16 @@ class Planner:
         if not limit or not self._budget or not len(state.waiting):
             return
         promised = promised_pages(state)
-        for request in state.waiting.candidates(self._cached_tokens, limit):
+        prefix_slots = 0
+        for request in state.waiting.candidates(self, limit):
             # Whoever does not fit is not passed over: nobody behind may take its room.
             if not self._budget or not self._admit_one(request, promised):
                 return
             if request.request_id in state.running:
                 promised += expected_pages(state, request)
+                prefix_slots += request.num_computed
+            if prefix_slots > MOST_PREFIX_SLOTS:
+                return
 
     def _admit_one(self, request: Request, promised: int) -> bool:
         """Admits a request, or ends it; False when it must wait."""
@@ -111,52 +121,56 @@ class Planner:
         self._extend(request)
         return True
 
-    def _cached_tokens(self, request: Request) -> int:
+    def cached_tokens(self, request: Request) -> int:
         """How much of a waiting request the tree holds, looked up anew every few steps."""
         step_id = self._state.next_step_id
         if step_id >= request.peek_again_at:
             pages = self._state.tree.peek(self._kv.match_key(request))
             request.peeked_tokens = pages * self._kv.page_size
-            request.peek_again_at = step_id + PEEK_INTERVAL_STEPS
+            spread = request.arrival % PEEK_INTERVAL_STEPS
+            request.peek_again_at = step_id + PEEK_INTERVAL_STEPS + spread
         return request.peeked_tokens
+
+    def num_passes(self, request: Request) -> int:
+        """Requests admitted since a waiting one arrived."""
+        return self._state.num_admitted - request.num_admitted_before
 
     # --- making room --------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         """Cuts requests back until every decoding row can grow, or can once plans are answered."""
+        growing = dict.fromkeys(filter(self._grows, self._state.running.values()))
         while True:
-            missing = self._missing_pages()
+            missing = len(growing) - self._kv.num_available_pages
             if missing <= 0 or missing <= self._promised_pages():
                 return
-            if not self._cut_back(self._grows):
+            cut = self._cut_back(self._grows)
+            if cut is None:
                 return
+            growing.pop(cut, None)
 
     def _grows(self, request: Request) -> bool:
         """Whether a running row needs a page for its next token."""
         end = request.num_computed + 1
         return self._debt(request) == 1 and self._kv.num_pages(end) > len(request.pages)
 
-    def _missing_pages(self) -> int:
-        growing = sum(map(self._grows, self._state.running.values()))
-        return growing - self._kv.num_available_pages
-
     def _promised_pages(self) -> int:
         """Pages that come back without further ado when the plans in flight are answered."""
-        private = sum(map(self._kv.num_private_pages, self._state.leaving))
-        return private + self._state.pool.num_in_flight
+        returning = sum(map(self._kv.num_returning_pages, self._state.leaving))
+        return returning + self._state.pool.num_in_flight
 
-    def _cut_back(self, needs_room: Callable[[Request], bool]) -> bool:
-        """Retracts one request, or ends the last one; False when only answers can help."""
+    def _cut_back(self, needs_room: Callable[[Request], bool]) -> Request | None:
+        """Retracts one request, or ends the last one; None when only answers can help."""
         state = self._state
         running = list(state.running.values())
         if len(running) > 1:
-            state.retract(self._choose_victim(running))
-            return True
+            victim = self._choose_victim(running)
+            state.retract(victim)
+            return victim
         if state.in_flight or not running or not needs_room(running[0]):
-            return False
-        request = running[0]
-        self._end_pool_full(request)
-        return True
+            return None
+        self._end_pool_full(running[0])
+        return running[0]
 
     def _end_pool_full(self, request: Request) -> None:
         """It is alone and has no room: it ends with what it has, instead of looping."""
@@ -171,4 +185,4 @@ class Planner:
         state = self._state
         if state.in_flight or not any(map(self._debt, state.running.values())):
             return False
-        return self._cut_back(lambda request: True)
+        return self._cut_back(lambda request: True) is not None

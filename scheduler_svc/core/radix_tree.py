@@ -54,7 +54,23 @@ class RadixTree:
         node, inside, _ = self._walk(root, key.tokens)
         if inside < len(node.pages):
             node = self._split(node, inside)
-        return self._lease(node, hit=True)
+        return self._lease(node)
+
+    def count_hit(self, lease: Lease) -> None:
+        """The path of a lease has served one more request."""
+        climber: RadixNode | None = lease.node
+        while climber is not None:
+            climber.hits += 1
+            climber = climber.parent
+
+    def num_pages_held_alone(self, lease: Lease) -> int:
+        """Pages that become evictable when this lease, and no other, is released."""
+        num_pages = 0
+        climber: RadixNode | None = lease.node
+        while climber is not None and climber.num_holds == 1:
+            num_pages += len(climber.pages)
+            climber = climber.parent
+        return num_pages
 
     def release(self, lease: Lease) -> None:
         """Gives a receipt back; what nobody else holds becomes evictable."""
@@ -82,7 +98,7 @@ class RadixTree:
             fresh = pages[matched:]
             self._pool.adopt(fresh)
             node = self._attach(node, key.tokens[matched * self._page_bytes :], fresh)
-        return Inserted(self._lease(node, hit=False), matched)
+        return Inserted(self._lease(node), matched)
 
     # --- emptying -----------------------------------------------------------------------------
 
@@ -202,7 +218,7 @@ class RadixTree:
         self.num_evictable_pages += len(pages)  # a hold follows at once
         return leaf
 
-    def _lease(self, node: RadixNode, *, hit: bool) -> Lease:
+    def _lease(self, node: RadixNode) -> Lease:
         """Touches the path to `node`, locks it, and gathers its pages."""
         self._tick += 1
         node.num_leases += 1
@@ -210,7 +226,6 @@ class RadixTree:
         climber: RadixNode | None = node
         while climber is not None and climber.parent is not None:
             climber.last_used = self._tick
-            climber.hits += hit
             segments.append(climber.pages)
             climber = climber.parent
         self._add_hold(node)

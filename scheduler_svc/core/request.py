@@ -37,6 +37,7 @@ class Request:
         "most_computed",
         "namespace",
         "num_acked",
+        "num_admitted_before",
         "num_computed",
         "num_in_flight",
         "num_pending",
@@ -50,11 +51,15 @@ class Request:
         "tokens",
     )
 
-    def __init__(self, submission: Submission, namespace: Namespace, arrival: int) -> None:
+    def __init__(
+        self, submission: Submission, namespace: Namespace, *, arrival: int, num_admitted: int
+    ) -> None:
         self.submission = submission
         self.namespace = namespace
         self.arrival = arrival
         """Counts up; the order of submission."""
+        self.num_admitted_before = num_admitted
+        """Admissions before this request arrived."""
         self.tokens: array[int] = array("i", submission.prompt_ids)
         """Prompt and every known output token."""
         if submission.resume_output_ids is not None:

@@ -49,11 +49,16 @@ class Scheduler:
         hello = state.hello
         namespace = Namespace(submission.cache_domain, "", hello.model_hash, hello.kv_dtype)
         self._num_arrivals += 1
-        request = Request(clip(state, submission), namespace, self._num_arrivals)
+        request = Request(
+            clip(state, submission),
+            namespace,
+            arrival=self._num_arrivals,
+            num_admitted=state.num_admitted,
+        )
         state.live[request.request_id] = request
         state.waiting.add(request)
         if submission.deadline_ns is not None:
-            heapq.heappush(self._deadlines, (submission.deadline_ns, request.arrival, request))
+            self._watch_deadline(submission.deadline_ns, request)
         if request.num_outputs:  # carried over from another scheduler, perhaps at its very end
             ending = self._ending_after(request, request.tokens[-1])
             if ending is not None:
@@ -138,7 +143,7 @@ class Scheduler:
             outputs += [state.end(request, Ending.FAILED, message=message) for request in live]
         state.open_pool(hello)
         self._worker_is_here = True
-        return outputs + self._expire(now_ns)
+        return outputs + self._fit_to_length() + self._expire(now_ns)
 
     # --- administration -----------------------------------------------------------------------
 
@@ -219,6 +224,21 @@ class Scheduler:
         ):
             raise ValueError(f"step {result.step_id} sampled a token outside the vocabulary")
 
+    def _fit_to_length(self) -> list[Output]:
+        """The new worker's length may be shorter: clips what lives, ends what is too long."""
+        outputs: list[Output] = []
+        for request in list(self.state.live.values()):
+            request.submission = clip(self.state, request.submission)
+            if request.submission.preheat:
+                too_long = request.num_prompt > self.state.hello.max_length
+            else:
+                too_long = request.num_outputs >= request.submission.max_tokens
+            if too_long:
+                message = f"the worker came back with a length of {self.state.hello.max_length}"
+                ending = Ending.LENGTH if request.num_outputs else Ending.FAILED
+                outputs.append(self.state.end(request, ending, message=message))
+        return outputs
+
     def _share(self, request: Request) -> None:
         """Puts what a prompt has computed so far where others can match it."""
         state = self.state
@@ -269,6 +289,17 @@ class Scheduler:
             self._drop_ended_deadlines()
         return outputs
 
+    def _watch_deadline(self, deadline_ns: int, request: Request) -> None:
+        if len(self._deadlines) > 2 * len(self.state.live) + 64:
+            # Those that ended before their deadline: they leave in bulk, not each in turn.
+            self._deadlines = [entry for entry in self._deadlines if _is_live(entry[2])]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_ns, request.arrival, request))
+
     def _drop_ended_deadlines(self) -> None:
-        while self._deadlines and self._deadlines[0][2].state in (State.LEAVING, State.GONE):
+        while self._deadlines and not _is_live(self._deadlines[0][2]):
             heapq.heappop(self._deadlines)
+
+
+def _is_live(request: Request) -> bool:
+    return request.state not in (State.LEAVING, State.GONE)

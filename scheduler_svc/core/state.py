@@ -52,8 +52,9 @@ class PendingRemap(NamedTuple):
     """A row that must learn its new slots with the next plan."""
 
     request: Request
+    row: int
     first_page: int
-    pages: list[int]
+    num_pages: int
 
 
 class SchedulerState:
@@ -69,6 +70,8 @@ class SchedulerState:
         """In order of admission."""
         self.leaving: list[Request] = []
         self.next_step_id = 1
+        self.num_admitted = 0
+        """Admissions since the start; what waiting requests count their passes by."""
         self.num_evicted_before = 0
         """Tokens evicted from the pools of earlier workers."""
         self.open_pool(hello)
@@ -81,13 +84,16 @@ class SchedulerState:
         rank = EVICTION_POLICIES[self.config.eviction_policy]
         self.tree = RadixTree(self.pool, page_size, rank)
         self.kv = KVCache(self.pool, self.tree, page_size)
-        # Every running request must get its decode token in each step.
-        num_rows = min(self.config.max_running, hello.max_rows, self.config.max_batch_tokens)
-        self.free_rows = list(range(num_rows - 1, -1, -1))
+        self.free_rows = list(range(self.num_rows - 1, -1, -1))
         self.freed_rows: array[int] = array("i")
         """Rows to be freed by the next plan."""
         self.remaps: list[PendingRemap] = []
         self.in_flight: deque[PlanInFlight] = deque()
+
+    @property
+    def num_rows(self) -> int:
+        """Requests that may run at once: each must get its decode token in every step."""
+        return min(self.config.max_running, self.hello.max_rows, self.config.max_batch_tokens)
 
     @property
     def num_slots(self) -> int:
@@ -106,6 +112,7 @@ class SchedulerState:
         request.is_resuming = False
         request.row = self.free_rows.pop()
         self.running[request.request_id] = request
+        self.num_admitted += 1
         self.note_first_admission(request)
 
     def note_first_admission(self, request: Request) -> None:
@@ -113,6 +120,8 @@ class SchedulerState:
         if request.cached_tokens is not None:
             return
         request.cached_tokens = min(request.num_computed, request.num_prompt)
+        assert request.lease is not None
+        self.tree.count_hit(request.lease)
         if not request.submission.preheat:
             self.counters.prompt_tokens += request.num_prompt
             self.counters.cached_tokens += request.cached_tokens
@@ -175,7 +184,7 @@ class SchedulerState:
 
     def remap(self, request: Request, first_page: int, pages: list[int]) -> None:
         """Part of a running row lives elsewhere now; the worker learns it with the next plan."""
-        self.remaps.append(PendingRemap(request, first_page, pages))
+        self.remaps.append(PendingRemap(request, request.row, first_page, len(pages)))
 
     def lose_pool(self) -> None:
         """The worker is gone: all that ran waits again, ahead of the others."""

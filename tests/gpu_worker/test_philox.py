@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpu_worker.philox import philox4x32, token_words
+from gpu_worker.philox import philox4x32, token_words, vocabulary_words
 
 KNOWN_ANSWERS = [
     ((0, 0, 0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -37,6 +37,7 @@ def test_token_words_follow_the_contract() -> None:
 
 
 def test_words_of_a_token_do_not_depend_on_the_others() -> None:
-    everything = token_words(9, 5, np.arange(1000, dtype=np.uint64))
-    some = np.array([3, 4, 500, 999], np.uint64)
+    everything = vocabulary_words(9, 5, 1001)
+    assert len(everything) == 1001
+    some = np.array([1000, 3, 4, 500, 999], np.uint64)
     assert (token_words(9, 5, some) == everything[some.astype(int)]).all()
