@@ -17,6 +17,8 @@ from protos.wire import pack_ids, unpack_ids
 from scheduler_svc.core.messages import Ending, Output, Submission, TreeNodeView
 
 MAX_REQUEST_ID_CHARACTERS = 128
+MAX_STOP_TOKEN_IDS = 64
+MAX_CACHE_DOMAIN_CHARACTERS = 256
 _MAX_INT32 = 2**31 - 1
 _MAX_SEED = 2**63 - 1
 _NS_PER_MS = 1_000_000
@@ -31,6 +33,8 @@ def submission_from_proto(submit: pb.Submit, now_ns: int) -> Submission:
     if not 1 <= len(submit.request_id) <= MAX_REQUEST_ID_CHARACTERS:
         raise InvalidRequest("request_id", f"takes 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
     _require("max_tokens", submit.max_tokens, 0, _MAX_INT32)
+    _require("stop_token_ids", len(submit.stop_token_ids), 0, MAX_STOP_TOKEN_IDS)
+    _require("cache_domain", len(submit.cache_domain), 0, MAX_CACHE_DOMAIN_CHARACTERS)
     return Submission(
         request_id=submit.request_id,
         prompt_ids=_ids("prompt_ids", submit.prompt_ids),

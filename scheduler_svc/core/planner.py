@@ -2,8 +2,8 @@
 
 The order is the policy: every running stream gets its token first, then the oldest prompt that
 is part-way gets its chunk (so it always advances), then waiting requests are admitted, then the
-other prompts share what is left, shortest first, and preheats take the rest.  A long prompt thus never stops running
-streams, and never keeps a short one waiting for its end.
+other prompts share what is left, shortest first, and preheats take the rest.  A long prompt thus
+never stops running streams, and never keeps a short one waiting for its end.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class RadixTree:
 
     def count_hit(self, lease: Lease) -> None:
         """The path of a lease has served one more request."""
-        climber: RadixNode | None = lease.node
-        while climber is not None:
+        climber = lease.node
+        while climber.parent is not None:
             climber.hits += 1
             climber = climber.parent
 

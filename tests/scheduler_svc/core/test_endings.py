@@ -5,9 +5,11 @@ from array import array
 
 import pytest
 
+from gpu_worker.fake_engine import FakeEngine
 from protos.plan import BatchResult
 from scheduler_svc.core import invariants
 from scheduler_svc.core.messages import Ending, Submission
+from scheduler_svc.core.waiting_order import LPM_MOST_PASSES
 from tests.scheduler_svc.core.harness import Bench
 from tests.scheduler_svc.core.test_prefix_cache import letters
 
@@ -180,6 +182,57 @@ def test_preheat_warms_without_sampling(p):  # field case 138
     assert bench.cached["uses"] == whole
 
 
+def test_a_running_preheat_does_not_delay_a_request():
+    delays = []
+    for preheats in (0, 1, 4):
+        bench = Bench(N=16_384, c=32, r=4, L=3000, max_batch_tokens=32)
+        for i in range(preheats):
+            bench.submit(f"warm{i}", letters(2000, seed=i), 0, preheat=True)
+        bench.step()
+        bench.submit("asked", letters(60, seed=9), 1)
+        num_plans = len(bench.plans)
+        while "asked" not in bench.endings:
+            bench.step()
+        delays.append(len(bench.plans) - num_plans)
+    assert max(delays) <= delays[0] + 2, delays
+
+
+def test_preheats_have_a_queue_limit_of_their_own():
+    bench = Bench(r=1, max_waiting=3)
+    for i in range(6):
+        bench.submit(f"warm{i}", letters(30, seed=i), 0, preheat=True)
+    refused = [n for n, o in bench.endings.items() if o.ending is Ending.REJECTED_QUEUE_FULL]
+    assert refused == ["warm3", "warm4", "warm5"]
+    assert bench.ask("asked", letters(5)) == bench.reference(letters(5))
+
+
+def test_worker_that_comes_back_shorter():
+    bench = Bench(N=256, L=256)
+    bench.submit("long", letters(40), 100)
+    bench.submit("half", letters(10, seed=1), 100)
+    bench.submit("short", letters(4, seed=2), 12)
+    while len(bench.tokens["half"]) < 5:
+        bench.step()
+    bench.sent.clear()
+    bench.take(bench.core.lose_worker(0))
+    bench.engine = FakeEngine(bench.model, num_slots=256, max_rows=4, max_length=32)
+    bench.take(bench.core.regain_worker(bench.engine.hello(), 0))
+    assert bench.endings["long"].ending is Ending.LENGTH
+    assert "32" in bench.endings["long"].message
+    bench.run()
+    assert bench.tokens["half"] == bench.reference(letters(10, seed=1), 22)
+    assert bench.tokens["short"] == bench.reference(letters(4, seed=2), 12)
+
+
+def test_ended_requests_leave_the_deadlines():
+    bench = Bench(r=1)
+    bench.submit("live", letters(5), 200, deadline_ns=10**12)
+    for i in range(1000):
+        bench.submit(f"x{i}", letters(3), 5, deadline_ns=10**15)
+        bench.cancel(f"x{i}")
+    assert len(bench.core._deadlines) < 200
+
+
 def test_preheats_run_behind_all_requests():
     bench = Bench(N=512, r=1)
     bench.submit("first", letters(5), 5)
@@ -188,6 +241,35 @@ def test_preheats_run_behind_all_requests():
     bench.submit("second", letters(5, seed=2), 5)
     bench.run()
     assert bench.started == ["first", "second", "warm"]
+
+
+def test_lpm_serves_a_cold_request_within_its_bound():  # field case 46
+    bench, stem = Bench(N=512, r=2, c=16, waiting_order="lpm"), letters(40)
+    bench.ask("warm", stem, 1)
+    num_hot = 0
+    bench.submit("cold", letters(10, seed=99), 3)
+    while "cold" not in bench.endings:
+        while bench.core.num_waiting < 7:
+            bench.submit(f"hot{num_hot}", stem + letters(3, seed=num_hot), 4)
+            num_hot += 1
+        bench.step()
+    assert LPM_MOST_PASSES / 2 < num_hot < LPM_MOST_PASSES + 16
+
+
+def test_only_requests_that_start_count_as_hits():
+    bench, stem = Bench(N=64, r=4), letters(30)
+    bench.ask("first", stem, 1)
+    bench.submit("big", letters(30, seed=1), 10)
+    bench.step()
+    bench.submit("waits", stem + letters(20, seed=2), 12)
+    for _ in range(5):
+        bench.step()
+    views, _ = bench.core.dump_tree(100)
+    assert bench.core.num_waiting == 1
+    assert max(view.hits for view in views) == 0
+    bench.run()
+    views, _ = bench.core.dump_tree(100)
+    assert max(view.hits for view in views) == 1
 
 
 def test_hundreds_of_preheats_that_are_warm_already():

@@ -10,7 +10,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gpu_worker.fake_engine import FakeModel
+from gpu_worker.fake_engine import FakeEngine, FakeModel
 from protos.plan import SamplingParams
 from scheduler_svc.core import invariants
 from scheduler_svc.core.messages import Ending
@@ -25,7 +25,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Submit, cancel, step, expire, flush, lose the worker; in tiny pools."""
 
     @initialize(
-        page_size=st.sampled_from([1, 4]),
+        page_size=st.sampled_from([1, 4, 16]),
         num_slots=st.sampled_from([16, 32, 48]),
         chunk_size=st.sampled_from([1, 3, 8]),
         depth=st.sampled_from([1, 2]),
@@ -57,13 +57,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         no_store=st.booleans(),
         domain=st.sampled_from(["", "other"]),
         budget_ns=st.one_of(st.none(), st.integers(1000, 60_000)),
+        carried=st.integers(0, 3),
     )
-    def submit(self, prompt, max_tokens, seed, no_store, domain, budget_ns):
+    def submit(self, prompt, max_tokens, seed, no_store, domain, budget_ns, carried):
         request_id = f"r{self.num_submitted}"
         self.num_submitted += 1
         sampling = SamplingParams(temperature=1.0 if seed else 0.0, seed=seed)
         deadline_ns = None if budget_ns is None else self.bench.now_ns + budget_ns
-        self.wanted[request_id] = MODEL.generate(prompt, max_tokens, sampling)
+        wanted = MODEL.generate(prompt, max_tokens, sampling)
+        carried = min(carried, max_tokens - 1)
+        self.wanted[request_id] = wanted[carried:]
         self.bench.submit(
             request_id,
             prompt,
@@ -72,6 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             no_store=no_store,
             cache_domain=domain,
             deadline_ns=deadline_ns,
+            resume_output_ids=wanted[:carried] or None,
         )
 
     @rule(prompt=PROMPTS)
@@ -111,6 +115,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def lose_worker(self):
         self.bench.lose_worker()
+
+    @rule(num_slots=st.sampled_from([16, 32, 48]), max_rows=st.sampled_from([1, 4]))
+    def exchange_worker(self, num_slots, max_rows):
+        self.bench.engine = FakeEngine(MODEL, num_slots=num_slots, max_rows=max_rows, max_length=64)
+        self.bench.lose_worker()
+
+    @rule(pick=st.integers(0, 50))
+    def retract(self, pick):
+        running = list(self.bench.core.state.running.values())
+        if running:
+            self.bench.core.state.retract(running[pick % len(running)])
 
     @invariant()
     def books_balance(self):

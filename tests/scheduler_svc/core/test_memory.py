@@ -35,9 +35,11 @@ def test_idle_books_are_exact_after_mixed_traffic(p, depth):  # field case 28
                     bench.cancel(name)
                     del wanted[name]
         bench.run()  # ends with the idle check
-        for name, (prompt, _) in wanted.items():
-            said = bench.tokens[name]
+        for name, (prompt, stops) in wanted.items():
+            said, ending = bench.tokens[name], bench.endings[name].ending
             assert said == bench.reference(prompt, 12)[: len(said)]
+            assert said
+            assert ending is (Ending.STOP if said[-1] in stops else Ending.LENGTH)
 
 
 def test_last_slot_is_freed_once():  # field case 29

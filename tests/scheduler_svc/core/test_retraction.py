@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from gpu_worker.fake_engine import FakeModel
 from protos.plan import SamplingParams
 from scheduler_svc.core.messages import Ending
 from scheduler_svc.core.request import Request
@@ -74,6 +75,39 @@ def test_pages_that_are_coming_back_are_waited_for(depth):
         bench.submit(f"x{i}", letters(10, seed=i), 12 + i)
     bench.run()
     assert bench.core.counters()["retractions"] == 2, "one victim after the other, not all at once"
+
+
+@DEPTHS
+def test_prompts_that_come_back_count_as_room(depth):
+    bench = Bench(
+        N=8 * 64, p=16, c=64, r=8, L=512, depth=depth, decode_reserve=0.0, max_batch_tokens=1024
+    )
+    for i in range(8):
+        bench.submit(f"x{i}", letters(48, seed=i), 40)
+    bench.run()
+    assert bench.core.counters()["retractions"] <= 3
+    for i in range(8):
+        assert bench.tokens[f"x{i}"] == bench.reference(letters(48, seed=i), 40)
+
+
+def test_resuming_without_max_tokens_does_not_drain_the_pool():
+    # Nobody names max_tokens; real answers have about 150 tokens.
+    bench = Bench(
+        N=2000,
+        r=32,
+        L=4096,
+        c=64,
+        model=FakeModel(eos_every=150),
+        max_batch_tokens=256,
+        decode_reserve=0.05,
+    )
+    for i in range(100):
+        bench.submit(f"x{i}", letters(20, seed=i), 4000)
+    alone = 0
+    while bench.step():
+        alone += bench.core.num_running <= 2
+    assert bench.core.counters()["retractions"] > 0
+    assert alone < len(bench.plans) / 4, "half of the steps once served two or fewer"
 
 
 @DEPTHS

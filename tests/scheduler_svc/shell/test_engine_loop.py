@@ -216,6 +216,15 @@ def test_questions_are_answered_between_turns(scene):
     assert scene.crashes == []
 
 
+def test_a_question_whose_asker_gave_up_is_dropped(scene):  # field case 53
+    given_up, asked = Future(), []
+    given_up.cancel()
+    scene.loop.post(Ask(question=asked.append, answer=given_up))
+    scene.turn()
+    assert scene.crashes == []
+    assert asked == []
+
+
 def test_before_the_first_worker_requests_wait_in_order():  # field case 128
     scene = Scene()
     for name in "abcd":

@@ -218,3 +218,13 @@ def test_a_flood_of_messages_does_not_hold_up_the_loop(scene):
         scene.channel.hear(OTHER, Ping(instance_id=1))
     scene.link.poll(0)
     assert len(scene.channel.inbox) > 900
+
+
+def test_no_message_of_a_flood_is_lost(scene):
+    scene.attach()
+    for _ in range(200):
+        scene.channel.hear(OTHER, Ping(instance_id=1))
+    for _ in range(10):
+        scene.link.poll(0)
+    assert not scene.channel.inbox
+    assert scene.link.num_ignored == 200
