@@ -29,12 +29,10 @@ HTTP_PATHS = {"v1", "preheat", "health", "metrics"}
 HOSTS = {
     "127.0.0.1",
     "apache.org",
-    "download.pytorch.org",
     "github.com",
     "huggingface.co",
     "keepachangelog.com",
     "localhost",
-    "pypi.org",
     "semver.org",
     "www.apache.org",
 }
