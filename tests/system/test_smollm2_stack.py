@@ -3,17 +3,21 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from protos.radixd.v1 import admin_pb2, inference_pb2
+from tests.cli.test_readme import command_lines
 from tests.system.stack import Client, launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+GRPCURL = shutil.which("grpcurl", path=Path(sys.executable).parent)
 RADIXD = "from radixd.cli.app import main; main()"
 STEM_PROMPTS = ("请解释量子力学的基本原理", "请解释量子纠缠现象", "请用通俗语言说明量子隧穿")
 
@@ -129,3 +133,19 @@ async def _kill_during_twenty_streams(stack):
             assert got == wanted
             assert last.finish_reason == inference_pb2.FINISH_REASON_LENGTH
         await client.idle()
+
+
+@pytest.mark.skipif(GRPCURL is None, reason="grpcurl comes as a package for x86-64 only")
+@pytest.mark.parametrize("words", command_lines("grpcurl"), ids=lambda words: words[-1])
+def test_grpcurl_lines_of_the_readme(stack, words):
+    assert words[-1] == "list" or "localhost:50051" in words
+    line = [GRPCURL, *(word.replace("localhost:50051", stack.address) for word in words)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    if words[-1] == "list":
+        assert {"radixd.v1.InferenceService", "radixd.v1.AdminService"} <= set(done.stdout.split())
+    elif words[-1].endswith(("/Generate", "/GenerateUnary")):
+        assert '"finish_reason"' in done.stdout
+        assert '"prompt_tokens"' in done.stdout
+    elif words[-1].endswith("/Preheat"):
+        assert '"num_tokens"' in done.stdout
