@@ -11,7 +11,7 @@ def for_terminal(name: str, line: str) -> str:
     """A JSON event as one readable line, anything else behind the child's name."""
     event = _event(line)
     if event is None:
-        return f"{name}: {line}"
+        return _named(name, line)
     clock = str(event.get("timestamp", ""))[11:19]
     level = str(event.get("level", "info"))
     text = f"{clock} {level:<7} {event.get('service', name)}: {_said(event)}"
@@ -20,7 +20,7 @@ def for_terminal(name: str, line: str) -> str:
 
 def for_machine(name: str, line: str) -> str:
     """A JSON event as it is, anything else behind the child's name."""
-    return line if line.startswith("{") else f"{name}: {line}"
+    return line if line.startswith("{") else _named(name, line)
 
 
 def is_progress(line: str) -> bool:
@@ -39,6 +39,11 @@ def brief(line: str) -> str:
         return f"{event.get('what', '')} {bar} {percent} %"
     text = line if event is None else _said(event)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _named(name: str, line: str) -> str:
+    """A line behind its speaker's name, which complaints begin with already."""
+    return line if line.startswith(f"{name}: ") else f"{name}: {line}"
 
 
 def _event(line: str) -> dict[str, Any] | None:

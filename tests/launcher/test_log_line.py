@@ -29,6 +29,7 @@ def test_other_lines_get_the_name_of_the_child():
 def test_events_stay_as_they_are_for_programs():
     assert for_machine("x", EVENT) == EVENT
     assert for_machine("child", "Traceback") == "child: Traceback"
+    assert for_machine("child", "child: no such file") == "child: no such file"
 
 
 def test_brief_fits_a_progress_line():
