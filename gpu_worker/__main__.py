@@ -79,6 +79,7 @@ def _fake_engine(settings: Settings) -> Engine:
         num_slots=settings.kv_slots,
         max_rows=settings.max_running,
         max_length=settings.max_length or settings.kv_slots,
+        step_delay_s=settings.fake_step_ms / 1000,
     )
 
 

@@ -51,6 +51,8 @@ class Cancel:
 
     front_id: int
     request_id: str
+    finished: bool = False
+    """Its output is complete; see `Scheduler.cancel`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +261,7 @@ class EngineLoop:
                 self._submit(command)
             elif isinstance(command, Cancel):
                 if self._owners.get(command.request_id) == command.front_id:
-                    self._cancel(command.request_id)
+                    self._cancel(command.request_id, finished=command.finished)
             elif isinstance(command, Leave):
                 left = [key for key, front in self._owners.items() if front == command.front_id]
                 for request_id in left:
@@ -287,11 +289,11 @@ class EngineLoop:
         else:
             self._route(self.core.submit(submission, self._now_ns()))
 
-    def _cancel(self, request_id: str) -> None:
+    def _cancel(self, request_id: str, *, finished: bool = False) -> None:
         if self.core is None:
             self._route(self.lobby.cancel(request_id))
         else:
-            self._route(self.core.cancel(request_id, self._now_ns()))
+            self._route(self.core.cancel(request_id, self._now_ns(), finished=finished))
 
     def _answer(self, ask: Ask) -> None:
         if not ask.answer.set_running_or_notify_cancel():

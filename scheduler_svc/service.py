@@ -152,7 +152,11 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             if kind == "submit":
                 await self._submit(front, request.submit)
             elif kind == "cancel":
-                command = Cancel(front_id=front.front_id, request_id=request.cancel.request_id)
+                command = Cancel(
+                    front_id=front.front_id,
+                    request_id=request.cancel.request_id,
+                    finished=request.cancel.finished,
+                )
                 await self._post(command)
 
     async def _submit(self, front: Front, submit: pb.Submit) -> None:

@@ -77,6 +77,7 @@ def outputs_to_proto(outputs: Iterable[Output]) -> pb.AttachResponse:
             message=output.message,
             field=output.field,
             cached_tokens=output.cached_tokens,
+            computed_tokens=output.computed_tokens,
         )
     return response
 

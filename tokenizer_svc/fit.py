@@ -23,7 +23,7 @@ def checked_ids(prompt: Prompt, ids: Sequence[int], model: ServedModel) -> "arra
     if len(ids) >= model.max_length:
         raise InvalidRequest(
             prompt.field,
-            f"{len(ids)} tokens; the model's limit is {model.max_length} for prompt and output "
+            f"{len(ids)} tokens; {model.max_length} is the limit for prompt and output "
             f"together, so a prompt may have at most {model.max_length - 1}",
         )
     # Ids from a tokenizer are checked, too: it may belong to another model than the worker's.

@@ -37,6 +37,8 @@ class Outcome:
     """A value of radixd.scheduler.v1.Ending."""
     message: str = ""
     field: str = ""
+    computed_tokens: int = 0
+    """Of a preheat."""
 
 
 class LiveRequest:

@@ -14,7 +14,7 @@ from protos.radixd.v1 import admin_pb2 as pb
 from tokenizer_svc.fit import checked_ids
 from tokenizer_svc.generate import AWAY_WAIT_S
 from tokenizer_svc.generation_request import ChatPrompt, Prompt
-from tokenizer_svc.live_request import LiveRequest, Submission
+from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
 from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.outcomes import refusal
 from tokenizer_svc.scheduler_link import SchedulerLink
@@ -109,9 +109,11 @@ class Preheater:
         except Exception:
             log.exception("preheat_failed", field=prompt.field)
             return pb.PreheatedPrefix(num_tokens=num_tokens, error="an unexpected fault")
-        cached = min(live.cached_tokens or 0, num_tokens)
+        assert isinstance(live.outcome, Outcome)
         return pb.PreheatedPrefix(
-            num_tokens=num_tokens, cached_tokens=cached, computed_tokens=num_tokens - cached
+            num_tokens=num_tokens,
+            cached_tokens=min(live.cached_tokens or 0, num_tokens),
+            computed_tokens=live.outcome.computed_tokens,
         )
 
     async def _prepared(

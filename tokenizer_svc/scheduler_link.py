@@ -113,7 +113,9 @@ class SchedulerLink:
     def cancel(self, live: LiveRequest, outcome: Outcome | RadixdError) -> None:
         """Ends a request from this side, now; the scheduler is told, and not waited for."""
         if live.wire_id:
-            self._send(pb.AttachRequest(cancel=pb.Cancel(request_id=live.wire_id)))
+            finished = isinstance(outcome, Outcome) and outcome.ending == pb.ENDING_STOP
+            cancel = pb.Cancel(request_id=live.wire_id, finished=finished)
+            self._send(pb.AttachRequest(cancel=cancel))
             self._live.end_attempt(live)
         live.end(outcome)
 
@@ -203,7 +205,13 @@ class SchedulerLink:
             self._live.end_attempt(live)
             if live.cached_tokens is None:
                 live.cached_tokens = output.cached_tokens
-            live.end(Outcome(ending=output.ending, message=output.message, field=output.field))
+            outcome = Outcome(
+                ending=output.ending,
+                message=output.message,
+                field=output.field,
+                computed_tokens=output.computed_tokens,
+            )
+            live.end(outcome)
 
     def _send_submit(self, live: LiveRequest) -> None:
         assert live.submission is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from protos.errors import InvalidRequest
@@ -48,7 +48,7 @@ class Settings(BaseSettings):
     num_threads: int = Field(0, ge=0, description="Threads of the worker; 0: one a core.")
     kv_slots: int = Field(16384, ge=1, description="Token slots of the KV pool.")
     max_length: int = Field(0, ge=0, description="Longest context; 0: the model's own limit.")
-    page_size: int = Field(1, ge=1, le=64, description="Slots a page of the prefix tree.")
+    page_size: int = Field(1, description="Slots a page of the prefix tree: a power of 2 to 64.")
     max_running: int = Field(64, ge=1, description="Requests that run at once.")
     max_waiting: int = Field(4096, ge=1, description="Requests that may wait.")
     max_batch_tokens: int = Field(512, ge=1, description="Most tokens computed in a step.")
@@ -71,6 +71,26 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe event that is logged."
     )
+
+    @field_validator("page_size")
+    @classmethod
+    def _power_of_two(cls, page_size: int) -> int:
+        if page_size not in (1, 2, 4, 8, 16, 32, 64):
+            raise ValueError(f"{page_size} is no power of 2 from 1 to 64")
+        return page_size
+
+    @field_validator("run_dir")
+    @classmethod
+    def _absolute(cls, run_dir: Path | None) -> Path | None:
+        return run_dir.absolute() if run_dir is not None else None
+
+    @model_validator(mode="after")
+    def _can_serve_somebody(self) -> "Settings":
+        if self.kv_slots < self.page_size:
+            raise ValueError(f"kv_slots: {self.kv_slots} is not one page of {self.page_size} slots")
+        if self.max_length == 1:
+            raise ValueError("max_length: 1 leaves room for a prompt or for output, not for both")
+        return self
 
     @property
     def ipc_dir(self) -> Path:
@@ -110,14 +130,18 @@ def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Set
         return Settings(**(values | given))
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        problem = first["msg"].removeprefix("Value error, ")
+        name = ".".join(str(part) for part in first["loc"])
+        if not name:  # options that contradict each other; the problem begins with the name of one
+            name, _, problem = problem.partition(": ")
+            raise InvalidRequest(name, problem) from None
         if name in given:
             where = flag(name)
         elif variable(name) in variables:
             where = variable(name)
         else:
             where = str(config_file)
-        raise InvalidRequest(name, f"{first['msg']} ({where})") from None
+        raise InvalidRequest(name, f"{problem} ({where})") from None
 
 
 def _variables() -> set[str]:

@@ -51,6 +51,10 @@ def main(argv: list[str] | None = None) -> int:
         # The reader has left, as in `radixd tree | head`; the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        err.print(f"radixd: {error.strerror or error}", style="red", markup=False)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:

@@ -79,14 +79,23 @@ class Conversation:
             return False
         if command == "/reset":
             self._turns.clear()
+            self._note("the conversation is forgotten")
         elif command == "/system":
             self._turns.clear()
             self._system = rest.strip() or None
+            which = "this" if self._system else "no"
+            self._note(f"a new conversation, with {which} system message")
         elif command == "/help":
             err.print(HELP, style="dim", markup=False)
+        elif self._is_terminal and command.startswith("/"):
+            self._note(f"{command} is no command; /help lists them")
         elif command:
             self._answer(line)
         return True
+
+    def _note(self, text: str) -> None:
+        if self._is_terminal:
+            err.print(text, style="dim", markup=False)
 
     def _answer(self, line: str) -> None:
         self._turns.append(chat_message(ROLE_USER, line))
@@ -100,7 +109,8 @@ class Conversation:
             self._turns.pop()
             if not self._is_terminal:
                 raise
-            err.print(f"{error}; /reset starts over", style="red", markup=False)
+            hint = "; /reset starts over" if self._turns else ""
+            err.print(f"{error}{hint}", style="red", markup=False)
             return
         self._turns.append(chat_message(ROLE_ASSISTANT, "".join(said)))
 

@@ -14,7 +14,10 @@ def free_ports(host: str, num_ports: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket(family)) for _ in range(num_ports)]
         for probe in probes:
-            probe.bind((host.strip("[]"), 0))
+            try:
+                probe.bind((host.strip("[]"), 0))
+            except OSError as error:
+                raise InvalidRequest("host", f"{host}: {error.strerror}") from None
         return [int(probe.getsockname()[1]) for probe in probes]
 
 

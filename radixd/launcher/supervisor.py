@@ -31,6 +31,7 @@ SCHEDULER, WORKER, FRONT = "scheduler_svc", "gpu_worker", "tokenizer_svc"
 FRONT_GRACE_S = 15.0
 """For streams that are under way; new calls are refused meanwhile."""
 BACKEND_GRACE_S = 10.0
+BACKEND_GONE_GRACE_S = 1.0
 """For a step that is under way."""
 MAX_WORKER_RESTARTS = 3
 RESTART_WINDOW_S = 600.0
@@ -134,14 +135,18 @@ class Supervisor:
                 self._progress.say(f"{dead.describe_end()}\nradixd starts it again")
                 self._spawn(dead.name)
             else:
-                self._progress.say(dead.describe_end())
+                self._progress.say(f"{dead.describe_end()}\n{self._why_it_ends(dead)}")
                 return 1
-        self._progress.say("radixd is stopping")
+        self._progress.say(
+            f"radixd is stopping: streams have {FRONT_GRACE_S:g} s to finish; Ctrl-C again ends now"
+        )
         return 0
 
     def stop(self) -> None:
         """Ends the front, which lets streams finish, then the rest; safe to call twice."""
-        for names, grace_s in (((FRONT,), FRONT_GRACE_S), ((WORKER, SCHEDULER), BACKEND_GRACE_S)):
+        # Streams can finish only while those behind them live.
+        front_grace_s = BACKEND_GONE_GRACE_S if self._dead_child() else FRONT_GRACE_S
+        for names, grace_s in (((FRONT,), front_grace_s), ((WORKER, SCHEDULER), BACKEND_GRACE_S)):
             self._end([self._children[name] for name in names if name in self._children], grace_s)
         self._children.clear()
         self._release_signals()
@@ -211,6 +216,13 @@ class Supervisor:
         child.wait(timeout_s=1.0)
         return True
 
+    def _why_it_ends(self, dead: Child) -> str:
+        killed = dead.name == WORKER and (dead.exit_status or 0) < 0
+        if killed and self._restart_worker:
+            minutes = RESTART_WINDOW_S / 60
+            return f"restarted {MAX_WORKER_RESTARTS} times in {minutes:g} minutes: radixd ends"
+        return "radixd ends with it"
+
     def _end(self, children: list[Child], grace_s: float) -> None:
         for child in children:
             child.terminate()
@@ -247,8 +259,8 @@ class Supervisor:
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Under nohup the hang-up is to be ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # Under nohup the hang-up is to be ignored; a shell's `&` ignores Ctrl-C, not kill -INT.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._note_signal)
 
     def _release_signals(self) -> None:

@@ -62,6 +62,8 @@ class Output:
     """The field of the submission that a rejection is about."""
     cached_tokens: int = 0
     """Prompt tokens served from the cache at first admission."""
+    computed_tokens: int = 0
+    """Of a preheat that is done: tokens computed for it; whole pages only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

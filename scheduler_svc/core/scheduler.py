@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from protos.plan import BatchResult, Hello
 from scheduler_svc.core.config import SchedulerConfig
@@ -65,12 +65,15 @@ class Scheduler:
                 return [state.end(request, ending)]
         return self._expire(now_ns)
 
-    def cancel(self, request_id: str, now_ns: int) -> list[Output]:
-        """Ends a request; no token of it comes after this.  Nothing happens for an unknown id."""
+    def cancel(self, request_id: str, now_ns: int, *, finished: bool = False) -> list[Output]:
+        """Ends a request; no token of it comes after this.  Nothing happens for an unknown id.
+
+        `finished`: whoever reads its text found it complete, so it ends as any that stopped.
+        """
         request = self.state.live.get(request_id)
         if request is None:
             return []
-        return [self.state.end(request, Ending.CANCELLED)]
+        return [self.state.end(request, Ending.STOP if finished else Ending.CANCELLED)]
 
     def fail(self, request_id: str, message: str) -> list[Output]:
         """Ends a request as failed, for a reason its submitter is told."""
@@ -267,7 +270,9 @@ class Scheduler:
         size = self.state.config.page_size
         whole = request.num_prompt - request.num_prompt % size
         if request.submission.preheat and request.num_acked >= whole:
-            return [self.state.end(request, Ending.PREHEATED)]
+            computed = whole - (request.cached_tokens or 0)
+            done = self.state.end(request, Ending.PREHEATED)
+            return [replace(done, computed_tokens=computed)]
         return []
 
     def _ending_after(self, request: Request, token: int) -> Ending | None:

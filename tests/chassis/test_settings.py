@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -185,3 +186,21 @@ def test_the_scheduler_refuses_a_bad_option_in_one_line():
     assert result.returncode == 2
     assert result.stderr.startswith("scheduler_svc: worker_endpoint: tcp://0.0.0.0:1")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        ({"page_size": 3}, "page_size"),
+        ({"kv_slots": 10, "page_size": 16}, "kv_slots"),
+        ({"max_length": 1}, "max_length"),
+    ],
+)
+def test_what_can_serve_nobody_is_refused_at_the_start(flags, field):
+    with pytest.raises(InvalidRequest) as refused:
+        load_settings(flags)
+    assert refused.value.field == field
+
+
+def test_a_relative_run_dir_is_taken_from_here():
+    assert load_settings({"run_dir": "rd"}).worker_address == f"ipc://{Path.cwd()}/rd/worker.ipc"

@@ -80,10 +80,23 @@ def test_a_refusal_at_a_terminal_forgets_the_turn(
 ) -> None:
     server.inference.refusal = (grpc.StatusCode.INVALID_ARGUMENT, "chat: too long", [])
     assert at_terminal.take("much too long")
-    assert "chat: too long (INVALID_ARGUMENT); /reset starts over" in capsys.readouterr().err
+    assert "chat: too long (INVALID_ARGUMENT)\n" in capsys.readouterr().err
     server.inference.refusal = None
     assert at_terminal.take("short")
     assert sent(server)[-1] == [("user", "short")]
+    server.inference.refusal = (grpc.StatusCode.INVALID_ARGUMENT, "chat: too long", [])
+    assert at_terminal.take("much too long")
+    assert "; /reset starts over" in capsys.readouterr().err
+
+
+def test_a_mistyped_command_is_not_a_turn(
+    server: FakeServer, at_terminal: Conversation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert at_terminal.take("/rest")
+    assert "/rest is no command" in capsys.readouterr().err
+    assert at_terminal.take("/reset")
+    assert "forgotten" in capsys.readouterr().err
+    assert not server.inference.requests
 
 
 def test_the_bill_is_shown_at_a_terminal(

@@ -260,3 +260,29 @@ async def test_stream_and_unary_say_the_same(stack):  # field case 147
             assert pieces[-1].finish_reason == unary.finish_reason
             assert pieces[-1].matched_stop == unary.matched_stop
             assert all(not piece.finish_reason for piece in pieces[:-1])
+
+
+async def test_a_stop_text_counts_as_finished(stack):
+    async with Client(stack.address) as client:
+        text = "".join(map(chr, FAKE.generate(b"Once", 12)))
+        before = (await client.stats()).requests
+        answer = await client.inference.GenerateUnary(
+            inference_pb2.GenerateUnaryRequest(
+                text="Once",
+                sampling=inference_pb2.SamplingParams(max_tokens=500, stop=[text[6:9]]),
+            ),
+            timeout=10,
+        )
+        assert answer.finish_reason == inference_pb2.FINISH_REASON_STOP
+        assert answer.text == text[: text.index(text[6:9])]
+        await client.idle()
+        after = (await client.stats()).requests
+        assert after.finished - before.finished == 1
+        assert after.cancelled == before.cancelled
+
+
+async def test_a_step_of_the_fake_worker_takes_its_time(stack):
+    async with Client(stack.address) as client:
+        started = asyncio.get_running_loop().time()
+        await client.stream(ids(5), 300)
+        assert asyncio.get_running_loop().time() - started >= 0.3, "300 steps of 1 ms"

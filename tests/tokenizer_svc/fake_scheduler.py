@@ -175,12 +175,13 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
             await asyncio.gather(*running.values(), return_exceptions=True)
 
     async def _generate(self, submit: pb.Submit, outbox: asyncio.Queue[pb.AttachResponse]) -> None:
-        def say(tokens: list[int], ending: Any = 0) -> None:
+        def say(tokens: list[int], ending: Any = 0, num_computed: int = 0) -> None:
             output = pb.Output(
                 request_id=submit.request_id,
                 token_ids=pack_ids(array("I", tokens)),
                 ending=ending,
                 cached_tokens=self.behavior.cached_tokens,
+                computed_tokens=num_computed,
             )
             outbox.put_nowait(pb.AttachResponse(outputs=pb.Outputs(outputs=[output])))
 
@@ -190,7 +191,8 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
             outbox.put_nowait(pb.AttachResponse(outputs=pb.Outputs(outputs=[answer])))
             return
         if submit.preheat:
-            say([], pb.ENDING_PREHEATED)
+            num_computed = len(submit.prompt_ids) // 4 - self.behavior.cached_tokens
+            say([], pb.ENDING_PREHEATED, num_computed)
             return
         self.seen.running.add(submit.request_id)
         try:

@@ -293,3 +293,23 @@ def test_lpm_admits_the_longest_prefix_first():  # field case 50
         bench.submit(f"s{shared}", stem[:shared] + letters(4, seed=shared + 1))
     bench.run()
     assert bench.started[-6:] == ["s40", "s30", "s20", "s10", "s5", "s0"]
+
+
+def test_whoever_stops_on_a_text_has_finished():
+    bench = Bench()
+    bench.submit("x", letters(5), 50)
+    for _ in range(4):
+        bench.step()
+    bench.take(bench.core.cancel("x", 0, finished=True))
+    assert bench.endings["x"].ending is Ending.STOP
+    bench.run()
+    counters = bench.core.counters()
+    assert (counters["finished"], counters["cancelled"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("p", "computed"), [(1, 40), (16, 32)])
+def test_preheat_reports_whole_pages(p, computed):
+    bench = Bench(p=p)
+    for name, wanted in (("first", computed), ("again", 0)):
+        bench.ask(name, letters(40), 0, preheat=True)
+        assert bench.endings[name].computed_tokens == wanted

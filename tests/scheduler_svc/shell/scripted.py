@@ -146,7 +146,7 @@ class FakeCore:
         self.live[submission.request_id] = submission.max_tokens
         return []
 
-    def cancel(self, request_id: str, now_ns: int) -> list[Output]:
+    def cancel(self, request_id: str, now_ns: int, *, finished: bool = False) -> list[Output]:
         self.calls.append(f"cancel {request_id}")
         if self.live.pop(request_id, None) is None:
             return []

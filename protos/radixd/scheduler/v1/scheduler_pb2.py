@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*protos/radixd/scheduler/v1/scheduler.proto\x12\x13radixd.scheduler.v1\"u\n\rAttachRequest\x12-\n\x06submit\x18\x01 \x01(\x0b\x32\x1b.radixd.scheduler.v1.SubmitH\x00\x12-\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x1b.radixd.scheduler.v1.CancelH\x00\x42\x06\n\x04\x62ody\"\xb4\x01\n\x0e\x41ttachResponse\x12/\n\x07welcome\x18\x01 \x01(\x0b\x32\x1c.radixd.scheduler.v1.WelcomeH\x00\x12/\n\x07outputs\x18\x02 \x01(\x0b\x32\x1c.radixd.scheduler.v1.OutputsH\x00\x12\x38\n\x0cworker_state\x18\x03 \x01(\x0b\x32 .radixd.scheduler.v1.WorkerStateH\x00\x42\x06\n\x04\x62ody\"\x89\x02\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x01(\x0c\x12/\n\x08sampling\x18\x03 \x01(\x0b\x32\x1d.radixd.scheduler.v1.Sampling\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12\x14\n\x0c\x63\x61\x63he_domain\x18\x07 \x01(\t\x12\x10\n\x08no_store\x18\x08 \x01(\x08\x12\x12\n\ntimeout_ms\x18\t \x01(\x04\x12\x0f\n\x07preheat\x18\n \x01(\x08\x12\x19\n\x11resume_output_ids\x18\x0b \x01(\x0c\"Z\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"\x1c\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x18\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"K\n\x0bWorkerState\x12\x11\n\tconnected\x18\x01 \x01(\x08\x12)\n\x05model\x18\x02 \x01(\x0b\x32\x1a.radixd.scheduler.v1.Model\"\x9b\x01\n\x05Model\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x12\n\nmax_length\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x11\n\tnum_slots\x18\x05 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x10\n\x08kv_dtype\x18\x07 \x01(\t\x12\x0c\n\x04kind\x18\x08 \x01(\t\"7\n\x07Outputs\x12,\n\x07outputs\x18\x01 \x03(\x0b\x32\x1b.radixd.scheduler.v1.Output\"\x93\x01\n\x06Output\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12+\n\x06\x65nding\x18\x03 \x01(\x0e\x32\x1b.radixd.scheduler.v1.Ending\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\r\n\x05\x66ield\x18\x06 \x01(\t\"\x11\n\x0fGetStatsRequest\"\xa5\x04\n\x10GetStatsResponse\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.radixd.scheduler.v1.Model\x12\x18\n\x10worker_connected\x18\x02 \x01(\x08\x12\x11\n\tnum_slots\x18\x03 \x01(\r\x12\x0c\n\x04\x66ree\x18\x04 \x01(\r\x12\x0f\n\x07private\x18\x05 \x01(\r\x12\x11\n\tevictable\x18\x06 \x01(\r\x12\x0e\n\x06locked\x18\x07 \x01(\r\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\x11\n\tpage_size\x18\t \x01(\r\x12\x16\n\x0enum_tree_nodes\x18\n \x01(\r\x12\x13\n\x0bnum_running\x18\x0b \x01(\r\x12\x13\n\x0bnum_waiting\x18\x0c \x01(\r\x12\x45\n\x08\x63ounters\x18\r \x03(\x0b\x32\x33.radixd.scheduler.v1.GetStatsResponse.CountersEntry\x12\x11\n\tuptime_ms\x18\x0e \x01(\x04\x12O\n\x0epeak_rss_bytes\x18\x0f \x03(\x0b\x32\x37.radixd.scheduler.v1.GetStatsResponse.PeakRssBytesEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x33\n\x11PeakRssBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x13\n\x11\x46lushCacheRequest\",\n\x12\x46lushCacheResponse\x12\x16\n\x0e\x66lushed_tokens\x18\x01 \x01(\r\"$\n\x0f\x44umpTreeRequest\x12\x11\n\tmax_nodes\x18\x01 \x01(\r\"V\n\x10\x44umpTreeResponse\x12,\n\x05nodes\x18\x01 \x03(\x0b\x32\x1d.radixd.scheduler.v1.TreeNode\x12\x14\n\x0cnum_left_out\x18\x02 \x01(\r\"a\n\x08TreeNode\x12\x0e\n\x06parent\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0e\n\x06locked\x18\x03 \x01(\x08\x12\x0c\n\x04hits\x18\x04 \x01(\r\x12\x14\n\x0c\x63\x61\x63he_domain\x18\x05 \x01(\t*\xac\x02\n\x06\x45nding\x12\x16\n\x12\x45NDING_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45NDING_STOP\x10\x01\x12\x11\n\rENDING_LENGTH\x10\x02\x12\x13\n\x0f\x45NDING_DEADLINE\x10\x03\x12\x14\n\x10\x45NDING_POOL_FULL\x10\x04\x12\x14\n\x10\x45NDING_CANCELLED\x10\x05\x12\x1b\n\x17\x45NDING_REJECTED_INVALID\x10\x06\x12\x1d\n\x19\x45NDING_REJECTED_TOO_LARGE\x10\x07\x12\x1e\n\x1a\x45NDING_REJECTED_QUEUE_FULL\x10\x08\x12 \n\x1c\x45NDING_REJECTED_DUPLICATE_ID\x10\t\x12\x11\n\rENDING_FAILED\x10\n\x12\x14\n\x10\x45NDING_PREHEATED\x10\x0b\x32\xfa\x02\n\x10SchedulerService\x12U\n\x06\x41ttach\x12\".radixd.scheduler.v1.AttachRequest\x1a#.radixd.scheduler.v1.AttachResponse(\x01\x30\x01\x12W\n\x08GetStats\x12$.radixd.scheduler.v1.GetStatsRequest\x1a%.radixd.scheduler.v1.GetStatsResponse\x12]\n\nFlushCache\x12&.radixd.scheduler.v1.FlushCacheRequest\x1a\'.radixd.scheduler.v1.FlushCacheResponse\x12W\n\x08\x44umpTree\x12$.radixd.scheduler.v1.DumpTreeRequest\x1a%.radixd.scheduler.v1.DumpTreeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*protos/radixd/scheduler/v1/scheduler.proto\x12\x13radixd.scheduler.v1\"u\n\rAttachRequest\x12-\n\x06submit\x18\x01 \x01(\x0b\x32\x1b.radixd.scheduler.v1.SubmitH\x00\x12-\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x1b.radixd.scheduler.v1.CancelH\x00\x42\x06\n\x04\x62ody\"\xb4\x01\n\x0e\x41ttachResponse\x12/\n\x07welcome\x18\x01 \x01(\x0b\x32\x1c.radixd.scheduler.v1.WelcomeH\x00\x12/\n\x07outputs\x18\x02 \x01(\x0b\x32\x1c.radixd.scheduler.v1.OutputsH\x00\x12\x38\n\x0cworker_state\x18\x03 \x01(\x0b\x32 .radixd.scheduler.v1.WorkerStateH\x00\x42\x06\n\x04\x62ody\"\x89\x02\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x01(\x0c\x12/\n\x08sampling\x18\x03 \x01(\x0b\x32\x1d.radixd.scheduler.v1.Sampling\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12\x14\n\x0c\x63\x61\x63he_domain\x18\x07 \x01(\t\x12\x10\n\x08no_store\x18\x08 \x01(\x08\x12\x12\n\ntimeout_ms\x18\t \x01(\x04\x12\x0f\n\x07preheat\x18\n \x01(\x08\x12\x19\n\x11resume_output_ids\x18\x0b \x01(\x0c\"Z\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x04\".\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x66inished\x18\x02 \x01(\x08\"\x18\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"K\n\x0bWorkerState\x12\x11\n\tconnected\x18\x01 \x01(\x08\x12)\n\x05model\x18\x02 \x01(\x0b\x32\x1a.radixd.scheduler.v1.Model\"\x9b\x01\n\x05Model\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x12\n\nmax_length\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x11\n\tnum_slots\x18\x05 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x10\n\x08kv_dtype\x18\x07 \x01(\t\x12\x0c\n\x04kind\x18\x08 \x01(\t\"7\n\x07Outputs\x12,\n\x07outputs\x18\x01 \x03(\x0b\x32\x1b.radixd.scheduler.v1.Output\"\xac\x01\n\x06Output\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12+\n\x06\x65nding\x18\x03 \x01(\x0e\x32\x1b.radixd.scheduler.v1.Ending\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\r\n\x05\x66ield\x18\x06 \x01(\t\x12\x17\n\x0f\x63omputed_tokens\x18\x07 \x01(\r\"\x11\n\x0fGetStatsRequest\"\xa5\x04\n\x10GetStatsResponse\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.radixd.scheduler.v1.Model\x12\x18\n\x10worker_connected\x18\x02 \x01(\x08\x12\x11\n\tnum_slots\x18\x03 \x01(\r\x12\x0c\n\x04\x66ree\x18\x04 \x01(\r\x12\x0f\n\x07private\x18\x05 \x01(\r\x12\x11\n\tevictable\x18\x06 \x01(\r\x12\x0e\n\x06locked\x18\x07 \x01(\r\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\x11\n\tpage_size\x18\t \x01(\r\x12\x16\n\x0enum_tree_nodes\x18\n \x01(\r\x12\x13\n\x0bnum_running\x18\x0b \x01(\r\x12\x13\n\x0bnum_waiting\x18\x0c \x01(\r\x12\x45\n\x08\x63ounters\x18\r \x03(\x0b\x32\x33.radixd.scheduler.v1.GetStatsResponse.CountersEntry\x12\x11\n\tuptime_ms\x18\x0e \x01(\x04\x12O\n\x0epeak_rss_bytes\x18\x0f \x03(\x0b\x32\x37.radixd.scheduler.v1.GetStatsResponse.PeakRssBytesEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x33\n\x11PeakRssBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x13\n\x11\x46lushCacheRequest\",\n\x12\x46lushCacheResponse\x12\x16\n\x0e\x66lushed_tokens\x18\x01 \x01(\r\"$\n\x0f\x44umpTreeRequest\x12\x11\n\tmax_nodes\x18\x01 \x01(\r\"V\n\x10\x44umpTreeResponse\x12,\n\x05nodes\x18\x01 \x03(\x0b\x32\x1d.radixd.scheduler.v1.TreeNode\x12\x14\n\x0cnum_left_out\x18\x02 \x01(\r\"a\n\x08TreeNode\x12\x0e\n\x06parent\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0e\n\x06locked\x18\x03 \x01(\x08\x12\x0c\n\x04hits\x18\x04 \x01(\r\x12\x14\n\x0c\x63\x61\x63he_domain\x18\x05 \x01(\t*\xac\x02\n\x06\x45nding\x12\x16\n\x12\x45NDING_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45NDING_STOP\x10\x01\x12\x11\n\rENDING_LENGTH\x10\x02\x12\x13\n\x0f\x45NDING_DEADLINE\x10\x03\x12\x14\n\x10\x45NDING_POOL_FULL\x10\x04\x12\x14\n\x10\x45NDING_CANCELLED\x10\x05\x12\x1b\n\x17\x45NDING_REJECTED_INVALID\x10\x06\x12\x1d\n\x19\x45NDING_REJECTED_TOO_LARGE\x10\x07\x12\x1e\n\x1a\x45NDING_REJECTED_QUEUE_FULL\x10\x08\x12 \n\x1c\x45NDING_REJECTED_DUPLICATE_ID\x10\t\x12\x11\n\rENDING_FAILED\x10\n\x12\x14\n\x10\x45NDING_PREHEATED\x10\x0b\x32\xfa\x02\n\x10SchedulerService\x12U\n\x06\x41ttach\x12\".radixd.scheduler.v1.AttachRequest\x1a#.radixd.scheduler.v1.AttachResponse(\x01\x30\x01\x12W\n\x08GetStats\x12$.radixd.scheduler.v1.GetStatsRequest\x1a%.radixd.scheduler.v1.GetStatsResponse\x12]\n\nFlushCache\x12&.radixd.scheduler.v1.FlushCacheRequest\x1a\'.radixd.scheduler.v1.FlushCacheResponse\x12W\n\x08\x44umpTree\x12$.radixd.scheduler.v1.DumpTreeRequest\x1a%.radixd.scheduler.v1.DumpTreeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATSRESPONSE_COUNTERSENTRY']._serialized_options = b'8\001'
   _globals['_GETSTATSRESPONSE_PEAKRSSBYTESENTRY']._loaded_options = None
   _globals['_GETSTATSRESPONSE_PEAKRSSBYTESENTRY']._serialized_options = b'8\001'
-  _globals['_ENDING']._serialized_start=2091
-  _globals['_ENDING']._serialized_end=2391
+  _globals['_ENDING']._serialized_start=2134
+  _globals['_ENDING']._serialized_end=2434
   _globals['_ATTACHREQUEST']._serialized_start=67
   _globals['_ATTACHREQUEST']._serialized_end=184
   _globals['_ATTACHRESPONSE']._serialized_start=187
@@ -46,35 +46,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLING']._serialized_start=637
   _globals['_SAMPLING']._serialized_end=727
   _globals['_CANCEL']._serialized_start=729
-  _globals['_CANCEL']._serialized_end=757
-  _globals['_WELCOME']._serialized_start=759
-  _globals['_WELCOME']._serialized_end=783
-  _globals['_WORKERSTATE']._serialized_start=785
-  _globals['_WORKERSTATE']._serialized_end=860
-  _globals['_MODEL']._serialized_start=863
-  _globals['_MODEL']._serialized_end=1018
-  _globals['_OUTPUTS']._serialized_start=1020
-  _globals['_OUTPUTS']._serialized_end=1075
-  _globals['_OUTPUT']._serialized_start=1078
-  _globals['_OUTPUT']._serialized_end=1225
-  _globals['_GETSTATSREQUEST']._serialized_start=1227
-  _globals['_GETSTATSREQUEST']._serialized_end=1244
-  _globals['_GETSTATSRESPONSE']._serialized_start=1247
-  _globals['_GETSTATSRESPONSE']._serialized_end=1796
-  _globals['_GETSTATSRESPONSE_COUNTERSENTRY']._serialized_start=1696
-  _globals['_GETSTATSRESPONSE_COUNTERSENTRY']._serialized_end=1743
-  _globals['_GETSTATSRESPONSE_PEAKRSSBYTESENTRY']._serialized_start=1745
-  _globals['_GETSTATSRESPONSE_PEAKRSSBYTESENTRY']._serialized_end=1796
-  _globals['_FLUSHCACHEREQUEST']._serialized_start=1798
-  _globals['_FLUSHCACHEREQUEST']._serialized_end=1817
-  _globals['_FLUSHCACHERESPONSE']._serialized_start=1819
-  _globals['_FLUSHCACHERESPONSE']._serialized_end=1863
-  _globals['_DUMPTREEREQUEST']._serialized_start=1865
-  _globals['_DUMPTREEREQUEST']._serialized_end=1901
-  _globals['_DUMPTREERESPONSE']._serialized_start=1903
-  _globals['_DUMPTREERESPONSE']._serialized_end=1989
-  _globals['_TREENODE']._serialized_start=1991
-  _globals['_TREENODE']._serialized_end=2088
-  _globals['_SCHEDULERSERVICE']._serialized_start=2394
-  _globals['_SCHEDULERSERVICE']._serialized_end=2772
+  _globals['_CANCEL']._serialized_end=775
+  _globals['_WELCOME']._serialized_start=777
+  _globals['_WELCOME']._serialized_end=801
+  _globals['_WORKERSTATE']._serialized_start=803
+  _globals['_WORKERSTATE']._serialized_end=878
+  _globals['_MODEL']._serialized_start=881
+  _globals['_MODEL']._serialized_end=1036
+  _globals['_OUTPUTS']._serialized_start=1038
+  _globals['_OUTPUTS']._serialized_end=1093
+  _globals['_OUTPUT']._serialized_start=1096
+  _globals['_OUTPUT']._serialized_end=1268
+  _globals['_GETSTATSREQUEST']._serialized_start=1270
+  _globals['_GETSTATSREQUEST']._serialized_end=1287
+  _globals['_GETSTATSRESPONSE']._serialized_start=1290
+  _globals['_GETSTATSRESPONSE']._serialized_end=1839
+  _globals['_GETSTATSRESPONSE_COUNTERSENTRY']._serialized_start=1739
+  _globals['_GETSTATSRESPONSE_COUNTERSENTRY']._serialized_end=1786
+  _globals['_GETSTATSRESPONSE_PEAKRSSBYTESENTRY']._serialized_start=1788
+  _globals['_GETSTATSRESPONSE_PEAKRSSBYTESENTRY']._serialized_end=1839
+  _globals['_FLUSHCACHEREQUEST']._serialized_start=1841
+  _globals['_FLUSHCACHEREQUEST']._serialized_end=1860
+  _globals['_FLUSHCACHERESPONSE']._serialized_start=1862
+  _globals['_FLUSHCACHERESPONSE']._serialized_end=1906
+  _globals['_DUMPTREEREQUEST']._serialized_start=1908
+  _globals['_DUMPTREEREQUEST']._serialized_end=1944
+  _globals['_DUMPTREERESPONSE']._serialized_start=1946
+  _globals['_DUMPTREERESPONSE']._serialized_end=2032
+  _globals['_TREENODE']._serialized_start=2034
+  _globals['_TREENODE']._serialized_end=2131
+  _globals['_SCHEDULERSERVICE']._serialized_start=2437
+  _globals['_SCHEDULERSERVICE']._serialized_end=2815
 # @@protoc_insertion_point(module_scope)

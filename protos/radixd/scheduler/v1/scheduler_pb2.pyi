@@ -93,10 +93,12 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "finished")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    finished: bool
+    def __init__(self, request_id: _Optional[str] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch",)
@@ -139,20 +141,22 @@ class Outputs(_message.Message):
     def __init__(self, outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ...) -> None: ...
 
 class Output(_message.Message):
-    __slots__ = ("request_id", "token_ids", "ending", "message", "cached_tokens", "field")
+    __slots__ = ("request_id", "token_ids", "ending", "message", "cached_tokens", "field", "computed_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ENDING_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     token_ids: bytes
     ending: Ending
     message: str
     cached_tokens: int
     field: str
-    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., ending: _Optional[_Union[Ending, str]] = ..., message: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., field: _Optional[str] = ...) -> None: ...
+    computed_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., ending: _Optional[_Union[Ending, str]] = ..., message: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., field: _Optional[str] = ..., computed_tokens: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
