@@ -37,6 +37,8 @@ def config_from_settings(settings: Settings) -> SchedulerConfig:
         pipeline_depth=settings.pipeline_depth,
         waiting_order=settings.waiting_order,
         retraction_policy=settings.retraction_policy,
+        eviction_policy=settings.eviction_policy,
+        decode_reserve=settings.decode_reserve,
     )
 
 

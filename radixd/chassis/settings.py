@@ -60,6 +60,15 @@ class Settings(BaseSettings):
     retraction_policy: Literal["progress"] = Field(
         "progress", description="Who is cut back when the pool is full: the least advanced."
     )
+    eviction_policy: Literal["lru"] = Field(
+        "lru", description="Which cached prefix goes first: the least recently used."
+    )
+    decode_reserve: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Share of the tokens still to be generated that admission keeps free.",
+    )
     step_timeout_s: float = Field(
         300.0, gt=0, allow_inf_nan=False, description="A step longer than this is a hang."
     )

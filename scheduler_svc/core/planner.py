@@ -71,17 +71,16 @@ class Planner:
             return request.num_prompt - request.num_prompt % size - request.num_computed
         return request.num_owed if request.num_left > 0 else 0
 
-    def _extend(self, request: Request) -> int:
-        """Gives a running request as much of the step as it may have; returns the tokens."""
+    def _extend(self, request: Request) -> None:
+        """Gives a running request as much of the step as it may have."""
         num_tokens = min(self._debt(request), self._chunk, self._budget)
         if num_tokens > 1 and not self._kv.grow(request, request.num_computed + num_tokens):
             room = (len(request.pages) + self._kv.num_available_pages) * self._kv.page_size
             num_tokens = min(num_tokens, room - request.num_computed)
         if num_tokens < 1 or not self._kv.grow(request, request.num_computed + num_tokens):
-            return 0
+            return
         self._builder.add(request, num_tokens)
         self._budget -= num_tokens
-        return num_tokens
 
     # --- admission ----------------------------------------------------------------------------
 
