@@ -23,6 +23,7 @@ from radixd.cli.request import (
     chat_message,
     fill,
 )
+from radixd.cli.silence import watched
 from radixd.cli.terminal import Target, err, write_text
 
 HELP = """/reset          forget the conversation
@@ -93,6 +94,16 @@ class Conversation:
             self._answer(line)
         return True
 
+    def _why_silent(self) -> str | None:
+        try:
+            if self._client.stats().worker_connected:
+                return None
+        except CommandError:
+            return None  # the stream itself will tell
+        reason = "the worker is away; the answer goes on when it is back"
+        self._note(f"\n({reason})")
+        return reason
+
     def _note(self, text: str) -> None:
         if self._is_terminal:
             err.print(text, style="dim", markup=False)
@@ -117,7 +128,7 @@ class Conversation:
     def _stream(self, said: list[str]) -> None:
         last = inference_pb2.GenerateResponse()
         with contextlib.closing(self._client.generate(self._request())) as pieces:
-            for piece in pieces:
+            for piece in watched(pieces, self._why_silent) if self._is_terminal else pieces:
                 said.append(piece.text)
                 write_text(piece.text)
                 last = piece
