@@ -197,6 +197,33 @@ def test_a_running_preheat_does_not_delay_a_request():
     assert max(delays) <= delays[0] + 2, delays
 
 
+def test_a_running_preheat_yields_to_prompts_that_are_part_way():
+    bench = Bench(N=16_384, c=32, r=4, L=3000, max_batch_tokens=64)
+    bench.submit("warm", letters(2000, seed=3), 0, preheat=True)
+    bench.step()
+    for i in range(2):
+        bench.submit(f"long{i}", letters(600, seed=i), 1)
+    while len(bench.endings) < 2:
+        bench.step()
+    assert "warm" not in bench.endings
+    # Both prompts share each step; the preheat gets what they leave, which is next to nothing.
+    assert len(bench.plans) <= 600 / 32 + 6
+    bench.run()
+
+
+def test_evictions_are_counted_over_worker_losses():
+    bench = Bench(N=40)
+    for i in range(3):
+        bench.ask(f"x{i}", letters(30, seed=i), 1)
+    evicted = bench.core.counters()["evicted_tokens"]
+    assert evicted > 0
+    bench.lose_worker()
+    assert bench.core.counters()["evicted_tokens"] == evicted
+    for i in range(3):
+        bench.ask(f"y{i}", letters(30, seed=i), 1)
+    assert bench.core.counters()["evicted_tokens"] > evicted
+
+
 def test_preheats_have_a_queue_limit_of_their_own():
     bench = Bench(r=1, max_waiting=3)
     for i in range(6):
