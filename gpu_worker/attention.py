@@ -81,11 +81,9 @@ class TorchAttention:
         self._num_groups = config.num_groups
         self._head_dim = config.head_dim
         self._contexts: list[_Context] = []
-        self._num_tokens = 0
 
     def begin_step(self, step: Step) -> None:
         """See AttentionBackend."""
-        self._num_tokens = len(step.token_ids)
         self._contexts = [self._prompt(row) for row in step.rows if row.extend_len > 1]
         by_length: dict[int, list[StepRow]] = {}
         for row in step.rows:

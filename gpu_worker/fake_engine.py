@@ -133,7 +133,8 @@ class FakeEngine:
         """Writes the inputs into their slots and hashes the rows that sample.
 
         Raises:
-            PlanError: the plan contradicts the rows, the slots or the vocabulary.
+            PlanError: the plan contradicts the rows, the slots or the vocabulary.  Unlike the real
+                engine it notices on the way, so rows and pool are unknown until `reset`.
         """
         started = time.monotonic_ns()
         if self._step_delay_s:

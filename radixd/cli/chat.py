@@ -127,8 +127,14 @@ class Conversation:
 
     def _stream(self, said: list[str]) -> None:
         last = inference_pb2.GenerateResponse()
-        with contextlib.closing(self._client.generate(self._request())) as pieces:
-            for piece in watched(pieces, self._why_silent) if self._is_terminal else pieces:
+        pieces = self._client.generate(self._request())
+        with contextlib.ExitStack() as streams:
+            streams.enter_context(contextlib.closing(pieces))
+            if self._is_terminal:
+                pieces = streams.enter_context(
+                    contextlib.closing(watched(pieces, self._why_silent))
+                )
+            for piece in pieces:
                 said.append(piece.text)
                 write_text(piece.text)
                 last = piece

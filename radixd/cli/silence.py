@@ -5,7 +5,7 @@ Asks the server only after a few seconds without news, and says at most one thin
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ SILENT_AFTER_S = 3.0
 _LOOK_EVERY_S = 0.5
 
 
-def watched(pieces: Iterable[T], ask_why: Callable[[], str | None]) -> Iterator[T]:
+def watched(pieces: Iterable[T], ask_why: Callable[[], str | None]) -> Generator[T, None, None]:
     """The same pieces; while none comes, `ask_why` is called from another thread until it knows.
 
     `ask_why` says what it has to say itself and returns it, or None when there is nothing to say.
