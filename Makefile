@@ -37,10 +37,11 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## run the four workloads, one JSON object each
+bench: $(STAMP)  ## run the four workloads, one JSON object each, and measure the core
 	@for workload in w1 w2 w3 w4; do \
 		$(BIN)/radixd bench --workload $$workload --json || exit 1; \
 	done
+	$(BIN)/radixd bench core
 
 PROTO_FILES := $(sort $(wildcard protos/radixd/v1/*.proto protos/radixd/*/v1/*.proto))
 

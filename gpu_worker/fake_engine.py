@@ -1,7 +1,7 @@
 """A worker without a model that cannot be fooled about slots.
 
-Its KV pool stores token ids and positions; its "model" hashes what it reads back through the
-slots of a row, so any fault in the books (a slot freed too early, shared wrongly, never written)
+Its KV pool stores token ids and positions; its model hashes what it reads back through the slots
+of a row, so any fault in the books (a slot freed too early, shared wrongly, never written)
 changes the output.  Needs neither torch nor numpy.  Not a mock: it executes every plan.
 """
 
@@ -9,82 +9,33 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from dataclasses import dataclass
 
 from gpu_worker.engine import PlanError
+from gpu_worker.fake_model import Constraints, FakeModel, extend
 from protos.plan import (
     MAX_PAGE_SIZE,
     TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     BatchResult,
     Hello,
-    SamplingParams,
+    LogprobColumns,
+    NewRow,
 )
 
-SCRIPT_TOKEN = 258
-"""Opens a script: the tokens up to GO_TOKEN are what the model says, then end of sequence."""
-GO_TOKEN = 259
+__all__ = ["FakeEngine", "FakeModel"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakeModel:
-    """Next token as a pure function of the context, and of (seed, position) when it samples."""
-
-    vocab_size: int = 264
-    eos_token_ids: tuple[int, ...] = (257,)
-    eos_every: int = 0
-    """On average one token in so many is the first end-of-sequence token; 0: none."""
-
-    def next_token(
-        self, tokens: Sequence[int], positions: Sequence[int], sampling: SamplingParams
-    ) -> int:
-        """The token after a context, given as read back from the pool."""
-        scripted = self._scripted(tokens)
-        if scripted is not None:
-            return scripted
-        state = blake2b(array("i", tokens).tobytes(), digest_size=8)
-        state.update(array("i", positions).tobytes())
-        if sampling.temperature > 0:
-            state.update(f"{sampling.seed} {len(tokens)} {sampling}".encode())
-        value = int.from_bytes(state.digest(), "little")
-        if self.eos_every and value % self.eos_every == 0:
-            return self.eos_token_ids[0]
-        value //= max(1, self.eos_every)
-        if self.vocab_size > 256:
-            return 32 + value % 95  # printable, so that people can read along
-        return value % self.vocab_size
-
-    def generate(
-        self,
-        prompt: Sequence[int],
-        max_tokens: int,
-        sampling: SamplingParams = SamplingParams(),  # noqa: B008 (frozen)
-        *,
-        ignore_eos: bool = False,
-    ) -> list[int]:
-        """The reference: what any scheduler must make this model say."""
-        context = list(prompt)
-        while len(context) - len(prompt) < max_tokens:
-            context.append(self.next_token(context, range(len(context)), sampling))
-            if context[-1] in self.eos_token_ids and not ignore_eos:
-                break
-        return context[len(prompt) :]
-
-    def _scripted(self, tokens: Sequence[int]) -> int | None:
-        if self.vocab_size <= GO_TOKEN or SCRIPT_TOKEN not in tokens or GO_TOKEN not in tokens:
-            return None
-        start, go = tokens.index(SCRIPT_TOKEN) + 1, tokens.index(GO_TOKEN)
-        said = start + len(tokens) - go - 1
-        return tokens[said] if said < go else self.eos_token_ids[0]
+_BYTES_PER_SLOT = 8
+"""A token id and a position."""
 
 
 @dataclass(slots=True)
 class _Row:
-    sampling: SamplingParams
+    new: NewRow
     slots: array[int]
-    last_sampled: int = field(default=TOKEN_FROM_STEP_BEFORE)
+    history: array[int]
+    """Every token known of it where penalties need them; else empty."""
+    last_sampled: int = TOKEN_FROM_STEP_BEFORE
 
 
 class FakeEngine:
@@ -120,6 +71,7 @@ class FakeEngine:
             kv_dtype="int32",
             device="none",
             kind="fake",
+            kv_bytes_per_slot=_BYTES_PER_SLOT,
         )
 
     def reset(self) -> None:
@@ -143,21 +95,25 @@ class FakeEngine:
             if self._rows.pop(row, None) is None:
                 raise PlanError(f"step {plan.step_id}: frees row {row}, which is free")
         for new in plan.new_rows:
-            if new.row in self._rows or not 0 <= new.row < self._max_rows:
-                raise PlanError(f"step {plan.step_id}: row {new.row} is taken or out of range")
-            self._rows[new.row] = _Row(new.sampling, array("i", new.prefix_slots))
+            self._check_new(plan, new)
+            self._rows[new.row] = _Row(new, new.prefix_slots[:], new.context_ids[:])
         for remap in plan.remaps:
             slots = self._row(plan, remap.row).slots
             end = remap.start + len(remap.slots)
             if end > len(slots):
                 raise PlanError(f"step {plan.step_id}: remap beyond row {remap.row}")
             slots[remap.start : end] = remap.slots
-        tokens = array("i", self._step(plan))
-        elapsed_ns = time.monotonic_ns() - started
-        return BatchResult(step_id=plan.step_id, token_ids=tokens, forward_ns=elapsed_ns)
+        tokens, logprobs = self._step(plan)
+        return BatchResult(
+            step_id=plan.step_id,
+            token_ids=tokens,
+            forward_ns=time.monotonic_ns() - started,
+            logprobs=logprobs if logprobs.chosen else None,
+        )
 
-    def _step(self, plan: BatchPlan) -> list[int]:
-        sampled = []
+    def _step(self, plan: BatchPlan) -> tuple[array[int], LogprobColumns]:
+        sampled = array("i")
+        logprobs = LogprobColumns(chosen=array("f"), top_ids=array("i"), top_logprobs=array("f"))
         inputs, slots = iter(plan.input_ids), iter(plan.out_slots)
         columns = zip(plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True)
         for index, prefix_len, extend_len, samples in columns:
@@ -170,9 +126,8 @@ class FakeEngine:
             for position in range(prefix_len, prefix_len + extend_len):
                 self._write(plan, row, next(inputs), next(slots), position)
             if samples:
-                row.last_sampled = self._sample(row)
-                sampled.append(row.last_sampled)
-        return sampled
+                sampled.append(self._sample(plan, row, logprobs))
+        return sampled, logprobs
 
     def _write(self, plan: BatchPlan, row: _Row, token: int, slot: int, position: int) -> None:
         if token == TOKEN_FROM_STEP_BEFORE:
@@ -185,10 +140,41 @@ class FakeEngine:
         self._tokens[slot] = token
         self._positions[slot] = position
 
-    def _sample(self, row: _Row) -> int:
+    def _sample(self, plan: BatchPlan, row: _Row, logprobs: LogprobColumns) -> int:
         tokens = array("i", map(self._tokens.__getitem__, row.slots))
         positions = array("i", map(self._positions.__getitem__, row.slots))
-        return self.model.next_token(tokens, positions, row.sampling)
+        sampling = row.new.sampling
+        if sampling.needs_context and len(row.history) != len(tokens):
+            raise PlanError(
+                f"step {plan.step_id}: row {row.new.row} samples after {len(tokens)} tokens, "
+                f"its penalties know {len(row.history)}"
+            )
+        is_early = len(tokens) - row.new.num_prompt < sampling.min_tokens
+        constraints = Constraints(
+            history=row.history,
+            num_prompt=row.new.num_prompt,
+            suppressed_ids=row.new.suppressed_ids if is_early else (),
+        )
+        row.last_sampled = self.model.next_token(tokens, positions, sampling, constraints)
+        if sampling.needs_context:
+            row.history.append(row.last_sampled)
+        if sampling.logprobs >= 0:
+            extend(
+                logprobs,
+                self.model.logprobs(tokens, positions, row.last_sampled, sampling.logprobs),
+            )
+        return row.last_sampled
+
+    def _check_new(self, plan: BatchPlan, new: NewRow) -> None:
+        if new.row in self._rows or not 0 <= new.row < self._max_rows:
+            raise PlanError(f"step {plan.step_id}: row {new.row} is taken or out of range")
+        sampling = new.sampling
+        if bool(new.context_ids) != sampling.needs_context:
+            raise PlanError(f"step {plan.step_id}: row {new.row}: context without need, or none")
+        if (sampling.needs_context or sampling.min_tokens) and new.num_prompt < 1:
+            raise PlanError(f"step {plan.step_id}: row {new.row} has no prompt")
+        if sampling.logprobs > self.model.vocab_size:
+            raise PlanError(f"step {plan.step_id}: row {new.row}: more alternatives than tokens")
 
     def _row(self, plan: BatchPlan, index: int) -> _Row:
         row = self._rows.get(index)

@@ -26,6 +26,11 @@ class KvPool:
         self._poison = poison
         self.forget()
 
+    @property
+    def bytes_per_slot(self) -> int:
+        """Of keys and values over all layers."""
+        return sum(t[0].numel() * t.element_size() for t in (*self.keys, *self.values))
+
     def write(self, layer: int, slots: torch.Tensor, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Stores keys and values [num_tokens, kv_heads, head_dim] at slots [num_tokens]."""
         self.keys[layer].index_copy_(0, slots, kv[0])

@@ -44,7 +44,7 @@ def load_engine(source: ModelSource, limits: EngineLimits) -> ModelEngine:
         num_layers=config.num_layers,
         max_length=hello.max_length,
         num_slots=hello.num_slots,
-        kv_bytes_per_token=8 * config.num_layers * config.num_kv_heads * config.head_dim,
+        kv_bytes_per_slot=hello.kv_bytes_per_slot,
     )
     return engine
 

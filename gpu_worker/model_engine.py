@@ -14,10 +14,11 @@ import torch
 from gpu_worker.attention import TorchAttention
 from gpu_worker.kv_pool import KvPool
 from gpu_worker.llama import LlamaModel, LlamaWeights
+from gpu_worker.logprobs import LogprobRecorder
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.sampler import sample_token
-from protos.plan import BatchPlan, BatchResult, Hello
+from protos.plan import BatchPlan, BatchResult, Hello, LogprobColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class ModelEngine:
         identity: ModelIdentity,
     ) -> None:
         max_length = min(limits.max_length or config.max_length, config.max_length)
+        self._pool = KvPool(config, limits.num_slots, poison=limits.poison)
         self._hello = Hello(
             instance_id=0,
             model_id=identity.model_id,
@@ -63,6 +65,7 @@ class ModelEngine:
             kv_dtype="float32",
             device="cpu",
             kind="model",
+            kv_bytes_per_slot=self._pool.bytes_per_slot,
         )
         self._table = RowTable(
             num_slots=limits.num_slots,
@@ -70,7 +73,6 @@ class ModelEngine:
             max_length=max_length,
             vocab_size=config.vocab_size,
         )
-        self._pool = KvPool(config, limits.num_slots, poison=limits.poison)
         self._model = LlamaModel(config, weights, TorchAttention(config), max_length)
 
     def hello(self) -> Hello:
@@ -86,11 +88,12 @@ class ModelEngine:
         """See Engine."""
         started_ns = time.perf_counter_ns()
         step, logits = self.forward(plan)
-        token_ids = self._sample(step, logits)
+        token_ids, logprobs = self._sample(step, logits)
         return BatchResult(
             step_id=plan.step_id,
             token_ids=token_ids,
             forward_ns=time.perf_counter_ns() - started_ns,
+            logprobs=logprobs,
         )
 
     def forward(self, plan: BatchPlan) -> tuple[Step, torch.Tensor]:
@@ -103,11 +106,15 @@ class ModelEngine:
         with torch.inference_mode():
             return step, self._model.forward(step, self._pool)
 
-    def _sample(self, step: Step, logits: torch.Tensor) -> array[int]:
-        token_ids = array("i")
+    def _sample(self, step: Step, logits: torch.Tensor) -> tuple[array[int], LogprobColumns | None]:
+        token_ids, recorder = array("i"), LogprobRecorder()
         sampling_rows = [row for row in step.rows if row.samples]
-        for row, row_logits in zip(sampling_rows, logits.numpy(), strict=True):
-            token_id = sample_token(row_logits, self._table.sampling(row.row), row.length)
+        for row, raw in zip(sampling_rows, logits.numpy(), strict=True):
+            sampling = self._table.sampling(row.row)
+            adjusted = sampling.adjusted(raw, row.length)
+            token_id = sample_token(adjusted, sampling.params, row.length)
+            if sampling.params.logprobs >= 0:
+                recorder.add(raw, token_id, sampling.params.logprobs)
             self._table.record(row.row, token_id)
             token_ids.append(token_id)
-        return token_ids
+        return token_ids, recorder.columns()

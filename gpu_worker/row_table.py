@@ -4,7 +4,6 @@ A plan is checked whole before its first effect: what comes out of `apply` may i
 another look.  Not here: tensors, sampling arithmetic.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_worker.engine import PlanError
+from gpu_worker.row_sampling import RowSampling, check_sampling
 from protos.plan import (
     DUMP_SLOT,
     MAX_PAGE_SIZE,
@@ -19,7 +19,6 @@ from protos.plan import (
     BatchPlan,
     NewRow,
     Remap,
-    SamplingParams,
 )
 
 IntArray = np.ndarray[Any, np.dtype[np.int32]]
@@ -73,7 +72,7 @@ class RowTable:
         self._slots: IntArray = np.zeros((max_rows, max_length), np.int32)
         self._lengths: dict[int, int] = {}  # of live rows
         self._last_tokens: dict[int, int] = {}  # of rows that sampled in their latest step
-        self._sampling: dict[int, SamplingParams] = {}
+        self._sampling: dict[int, RowSampling] = {}
 
     def reset(self) -> None:
         """Makes all rows free."""
@@ -81,13 +80,15 @@ class RowTable:
         self._last_tokens.clear()
         self._sampling.clear()
 
-    def sampling(self, row: int) -> SamplingParams:
+    def sampling(self, row: int) -> RowSampling:
         """How a live row samples."""
         return self._sampling[row]
 
     def record(self, row: int, token_id: int) -> None:
-        """Remembers what a row just sampled, for the next plan's TOKEN_FROM_STEP_BEFORE."""
+        """Remembers what a row just sampled, for the next plan's TOKEN_FROM_STEP_BEFORE and for
+        the row's penalties."""
         self._last_tokens[row] = token_id
+        self._sampling[row].record(token_id)
 
     def apply(self, plan: BatchPlan) -> Step:
         """Carries out a plan's deltas and gives the step in terms of tokens.
@@ -119,7 +120,7 @@ class RowTable:
             if new.row not in in_step:
                 raise PlanError(f"new row {new.row} has no part in the step")
             self._check_readable(f"prefix of row {new.row}", new.prefix_slots)
-            _check_sampling(new)
+            check_sampling(new, self._vocab_size)
             lengths[new.row] = len(new.prefix_slots)
         for remap in plan.remaps:
             self._check_remap(remap, lengths)
@@ -127,6 +128,7 @@ class RowTable:
             plan.rows, plan.prefix_lens, plan.extend_lens, strict=True
         ):
             self._check_extent(row, prefix_len, extend_len, lengths)
+        self._check_histories(plan)
 
     def _check_columns(self, plan: BatchPlan) -> None:
         num_rows = len(plan.rows)
@@ -152,6 +154,20 @@ class RowTable:
                 f"row {row}: {length} and {extend_len} tokens more, at most {self._max_length}"
             )
 
+    def _check_histories(self, plan: BatchPlan) -> None:
+        """A row with penalties samples exactly where its known tokens end."""
+        known = {row: sampling.num_known for row, sampling in self._sampling.items()}
+        for new in plan.new_rows:
+            known[new.row] = len(new.context_ids) if new.sampling.needs_context else None
+        columns = zip(plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True)
+        for row, prefix_len, extend_len, samples in columns:
+            num_known = known[row]
+            if samples and num_known not in (None, prefix_len + extend_len):
+                raise PlanError(
+                    f"row {row} samples after {prefix_len + extend_len} tokens, "
+                    f"its penalties know {num_known}"
+                )
+
     def _check_remap(self, remap: Remap, lengths: dict[int, int]) -> None:
         self._check_row("remapped row", remap.row)
         length = lengths.get(remap.row)
@@ -167,7 +183,7 @@ class RowTable:
     def _checked_tokens(self, plan: BatchPlan) -> IntArray:
         """Input ids, each TOKEN_FROM_STEP_BEFORE replaced by what its row sampled."""
         token_ids = np.array(plan.input_ids, np.int32)
-        fresh = {new.row for new in plan.new_rows}
+        fresh = {new.row: new for new in plan.new_rows}
         first = 0
         for row, extend_len in zip(plan.rows, plan.extend_lens, strict=True):
             if token_ids[first] == TOKEN_FROM_STEP_BEFORE:
@@ -175,6 +191,8 @@ class RowTable:
                 if last == _NO_TOKEN:
                     raise PlanError(f"row {row} did not sample in the step before")
                 token_ids[first] = last
+            if row in fresh:
+                _check_context(fresh[row], token_ids[first : first + extend_len])
             first += extend_len
         bad = (token_ids < 0) | (token_ids >= self._vocab_size)
         if bad.any():
@@ -206,7 +224,7 @@ class RowTable:
     def _open(self, new: NewRow) -> None:
         self._lengths[new.row] = len(new.prefix_slots)
         self._slots[new.row, : len(new.prefix_slots)] = new.prefix_slots
-        self._sampling[new.row] = new.sampling
+        self._sampling[new.row] = RowSampling(new, self._vocab_size)
 
     def _extend(self, plan: BatchPlan, token_ids: IntArray) -> Step:
         out_slots = np.array(plan.out_slots, np.int32)
@@ -234,10 +252,10 @@ class RowTable:
         return Step(rows=tuple(rows), token_ids=token_ids, positions=positions, out_slots=out_slots)
 
 
-def _check_sampling(new: NewRow) -> None:
-    params = new.sampling
-    fields = (params.temperature, params.top_p, params.min_p)
-    if not all(map(math.isfinite, fields)) or min(fields) < 0 or params.top_k < 0:
-        raise PlanError(f"row {new.row}: sampling parameters out of range: {params}")
-    if not 0 <= params.seed < 1 << 63:
-        raise PlanError(f"row {new.row}: seed {params.seed} is not in 0..2**63-1")
+def _check_context(new: NewRow, token_ids: IntArray) -> None:
+    """Penalties and model must see the same tokens."""
+    if new.sampling.needs_context:
+        start = len(new.prefix_slots)
+        known = np.asarray(new.context_ids[start : start + len(token_ids)], np.int32)
+        if not np.array_equal(known, token_ids):
+            raise PlanError(f"row {new.row}: its inputs differ from its context")

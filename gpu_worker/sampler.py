@@ -5,7 +5,7 @@ the largest logit / temperature + Gumbel noise wins, where the noise of a token 
 (seed, position, token id) alone; see `philox.token_words`.  So a draw depends on no other row, no
 other step and no generator state, and a row that resumes draws what it would have drawn.
 
-Not here: penalties, log probabilities.
+Not here: penalties (`row_sampling`), log probabilities (`logprobs`).
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ def _candidates(scores: FloatArray, params: SamplingParams) -> IdArray | None:
         return None
     kept = np.arange(len(scores))
     if limits_k:
-        kept = _likeliest(scores, params.top_k)[: params.top_k]
+        kept = likeliest(scores, params.top_k)[: params.top_k]
     if params.top_p < 1.0:
         kept = _nucleus(scores, kept, params.top_p)
     if params.min_p > 0.0:
@@ -67,7 +67,7 @@ def _candidates(scores: FloatArray, params: SamplingParams) -> IdArray | None:
     return np.sort(kept)
 
 
-def _likeliest(scores: FloatArray, count: int) -> IdArray:
+def likeliest(scores: FloatArray, count: int) -> IdArray:
     """At least `count` ids, likeliest first, lower ids first among equals."""
     if count >= len(scores):
         ids = np.arange(len(scores))
@@ -84,7 +84,7 @@ def _nucleus(scores: FloatArray, kept: IdArray, top_p: float) -> IdArray:
     wanted = top_p * np.exp(kept_scores).sum()
     look = _FIRST_LOOK
     while True:
-        order = _likeliest(kept_scores, look)
+        order = likeliest(kept_scores, look)
         reached = np.cumsum(np.exp(kept_scores[order]))
         if reached[-1] >= wanted or len(order) == len(kept):
             break

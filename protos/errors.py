@@ -8,6 +8,8 @@ RadixdError
 ├── UnknownRequestId        NOT_FOUND            no live request has this id
 ├── DeadlineExceeded        DEADLINE_EXCEEDED    the deadline passed before the first token
 ├── RequestCancelled        CANCELLED            cancelled before the first token
+├── Unauthenticated         UNAUTHENTICATED      the call carries no key that is known
+├── PermissionDenied        PERMISSION_DENIED    the key is known, and is not one for this
 ├── Unavailable             UNAVAILABLE          starting, draining, or a service is away
 ├── Unsupported             UNIMPLEMENTED        a field or value this build does not serve
 ├── InternalFault           INTERNAL             a defect; the message says what is known
@@ -27,10 +29,12 @@ class StatusCode(IntEnum):
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class RadixdError(Exception):
@@ -100,6 +104,20 @@ class RequestCancelled(RadixdError):
 
     code = StatusCode.CANCELLED
     reason = "CANCELLED"
+
+
+class Unauthenticated(RadixdError):
+    """The call carries no key that is known."""
+
+    code = StatusCode.UNAUTHENTICATED
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDenied(RadixdError):
+    """The key is known, and is not one for this."""
+
+    code = StatusCode.PERMISSION_DENIED
+    reason = "PERMISSION_DENIED"
 
 
 class Unavailable(RadixdError):

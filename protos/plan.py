@@ -7,7 +7,7 @@ here knows text, queues, deadlines or tensors.  `protos.wire` turns these values
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 DUMP_SLOT = 0
 """Writes that nobody may read go to this slot; it is never handed out."""
@@ -34,6 +34,23 @@ class SamplingParams:
     """Keep tokens at least this likely relative to the likeliest."""
     seed: int = 0
     """In [0, 2**63)."""
+    min_tokens: int = 0
+    """So many output tokens come before one that ends the generation may be sampled."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens seen in prompt or output: divided by it when positive, else multiplied."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of every token seen in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted once for each time the token was seen in the output."""
+    logprobs: int = -1
+    """Alternatives to report with each token's log probability; -1: none at all.  Of the raw
+    distribution: before temperature, penalties and cuts."""
+
+    @property
+    def needs_context(self) -> bool:
+        """Whether the sampler must know the tokens before."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +74,8 @@ class Hello:
     device: str
     kind: str
     """"model" or "fake"."""
+    kv_bytes_per_slot: int = 0
+    """Over all layers; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +86,13 @@ class NewRow:
     prefix_slots: array[int]
     """[prefix_len] slots that already hold this row's prefix."""
     sampling: SamplingParams
+    num_prompt: int = 0
+    """Tokens of the prompt; what follows them is output."""
+    context_ids: array[int] = field(default_factory=lambda: array("i"))
+    """[num_tokens] every known token of the row, where `sampling.needs_context`; else empty.  The
+    row's state is a function of them, so a row that comes back samples as if never away."""
+    suppressed_ids: tuple[int, ...] = ()
+    """Token ids that may not be sampled before `sampling.min_tokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +129,18 @@ class BatchPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobColumns:
+    """Log probabilities of sampled tokens, row after row."""
+
+    chosen: array[float]
+    """[n], typecode "f": of the tokens themselves."""
+    top_ids: array[int]
+    """[sum(k)]: each row's likeliest tokens, likeliest first; k is what the row asked for."""
+    top_logprobs: array[float]
+    """[sum(k)], typecode "f"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """What a step produced."""
 
@@ -111,6 +149,8 @@ class BatchResult:
     """[number of sampling rows] in plan order."""
     forward_ns: int = 0
     peak_rss_bytes: int = 0
+    logprobs: LogprobColumns | None = None
+    """None when no sampling row asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The only codec between scheduler and worker: `Envelope` to bytes and back.
 
-Columns travel as little-endian int32.  Decoding checks sizes and shapes, so that what comes out
-may be trusted; anything else raises WireError.  Nothing is ever unpickled.
+Columns travel as little-endian int32 or float32.  Decoding checks sizes and shapes, so that what
+comes out may be trusted; anything else raises WireError.  Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from protos.plan import (
     Envelope,
     Fault,
     Hello,
+    LogprobColumns,
     Message,
     NewRow,
     Ping,
@@ -52,6 +53,24 @@ def unpack_ids(column: bytes, *, typecode: str = "i") -> array[int]:
     if _SWAP:
         ids.byteswap()
     return ids
+
+
+def pack_floats(floats: array[float]) -> bytes:
+    """Column of floats, typecode "f", to little-endian float32."""
+    if _SWAP:
+        floats = floats[:]
+        floats.byteswap()
+    return floats.tobytes()
+
+
+def unpack_floats(column: bytes) -> array[float]:
+    """Little-endian float32 to a column of floats, typecode "f"."""
+    if len(column) % 4:
+        raise WireError(f"column of {len(column)} bytes is not a whole number of 32-bit floats")
+    floats = array("f", column)
+    if _SWAP:
+        floats.byteswap()
+    return floats
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -95,6 +114,7 @@ def _encode_hello(hello: Hello, out: pb.Envelope) -> None:
     out.hello.kv_dtype = hello.kv_dtype
     out.hello.device = hello.device
     out.hello.kind = hello.kind
+    out.hello.kv_bytes_per_slot = hello.kv_bytes_per_slot
 
 
 def _decode_hello(hello: pb.Hello) -> Hello:
@@ -112,6 +132,7 @@ def _decode_hello(hello: pb.Hello) -> Hello:
         kv_dtype=hello.kv_dtype,
         device=hello.device,
         kind=hello.kind,
+        kv_bytes_per_slot=hello.kv_bytes_per_slot,
     )
 
 
@@ -126,20 +147,34 @@ def _encode_plan(plan: BatchPlan, out: pb.Envelope) -> None:
     body.out_slots = pack_ids(plan.out_slots)
     body.freed_rows = pack_ids(plan.freed_rows)
     for new in plan.new_rows:
-        body.new_rows.add(
-            row=new.row,
-            prefix_slots=pack_ids(new.prefix_slots),
-            temperature=new.sampling.temperature,
-            top_k=new.sampling.top_k,
-            top_p=new.sampling.top_p,
-            min_p=new.sampling.min_p,
-            seed=new.sampling.seed,
-        )
+        _encode_new_row(new, body.new_rows.add())
     for remap in plan.remaps:
         body.remaps.add(row=remap.row, start=remap.start, slots=pack_ids(remap.slots))
 
 
+def _encode_new_row(new: NewRow, body: pb.NewRow) -> None:
+    sampling = new.sampling
+    body.row = new.row
+    body.prefix_slots = pack_ids(new.prefix_slots)
+    body.temperature = sampling.temperature
+    body.top_k = sampling.top_k
+    body.top_p = sampling.top_p
+    body.min_p = sampling.min_p
+    body.seed = sampling.seed
+    body.min_tokens = sampling.min_tokens
+    if sampling.repetition_penalty != 1.0:
+        # 1 travels as absent: older plans have none, and 0 is no penalty anybody may ask for.
+        body.repetition_penalty = sampling.repetition_penalty
+    body.presence_penalty = sampling.presence_penalty
+    body.frequency_penalty = sampling.frequency_penalty
+    body.logprobs_plus_one = sampling.logprobs + 1
+    body.num_prompt = new.num_prompt
+    body.context_ids = pack_ids(new.context_ids)
+    body.suppressed_ids = pack_ids(array("i", new.suppressed_ids))
+
+
 def _decode_plan(body: pb.BatchPlan) -> BatchPlan:
+    new_rows = tuple(_decode_new_row(new) for new in body.new_rows) if body.new_rows else ()
     plan = BatchPlan(
         step_id=body.step_id,
         rows=unpack_ids(body.rows),
@@ -148,73 +183,157 @@ def _decode_plan(body: pb.BatchPlan) -> BatchPlan:
         samples=body.samples,
         input_ids=unpack_ids(body.input_ids),
         out_slots=unpack_ids(body.out_slots),
-        new_rows=tuple(_decode_new_row(new) for new in body.new_rows),
+        new_rows=new_rows,
         remaps=tuple(
             Remap(row=remap.row, start=remap.start, slots=unpack_ids(remap.slots))
             for remap in body.remaps
         ),
         freed_rows=unpack_ids(body.freed_rows),
     )
-    _check_plan(plan)
+    _check_columns(plan)
+    if not all(
+        map(_all_natural, (body.rows, body.prefix_lens, body.out_slots, body.freed_rows))
+    ) or not all(_all_natural(remap.slots) for remap in body.remaps):
+        raise WireError(f"plan {plan.step_id}: negative row, length or slot")
+    if any(max(remap.row, remap.start) >= 1 << 31 for remap in plan.remaps):
+        raise WireError(f"plan {plan.step_id}: remap out of range")
+    if new_rows:
+        _check_new_rows(plan)
     return plan
 
 
-def _check_plan(plan: BatchPlan) -> None:
-    """Columns fit each other and each number is in its range; the worker's own sizes (rows, slots,
-    vocabulary) are the worker's to check."""
-    per_row = (plan.prefix_lens, plan.extend_lens, plan.samples)
-    if any(len(column) != len(plan.rows) for column in per_row):
+def _all_natural(column: bytes) -> bool:
+    """Whether no int32 of a column that travelled is negative: the highest byte of each tells, and
+    bytes below 128 are ASCII.  A tenth of the time `min` takes."""
+    return column[3::4].isascii()
+
+
+def _check_columns(plan: BatchPlan) -> None:
+    """Columns fit each other and what is no row, length or slot is in its range; the worker's own
+    sizes (rows, slots, vocabulary) are the worker's to check."""
+    num_rows = len(plan.rows)
+    if not num_rows == len(plan.prefix_lens) == len(plan.extend_lens) == len(plan.samples):
         raise WireError(f"plan {plan.step_id}: columns per row differ in length")
-    if min(plan.extend_lens, default=1) < 1 or max(plan.samples, default=0) > 1:
+    if min(plan.extend_lens, default=1) < 1 or plan.samples.translate(None, b"\0\1"):
         raise WireError(f"plan {plan.step_id}: lengths or samples out of range")
     num_tokens = sum(plan.extend_lens)
     if len(plan.input_ids) != num_tokens or len(plan.out_slots) != num_tokens:
         raise WireError(f"plan {plan.step_id}: columns per token do not match extend_lens")
     if min(plan.input_ids, default=0) < TOKEN_FROM_STEP_BEFORE:
         raise WireError(f"plan {plan.step_id}: negative token id")
-    never_negative = [plan.rows, plan.prefix_lens, plan.out_slots, plan.freed_rows]
-    never_negative += [new.prefix_slots for new in plan.new_rows]
-    never_negative += [remap.slots for remap in plan.remaps]
-    if any(min(column, default=0) < 0 for column in never_negative):
-        raise WireError(f"plan {plan.step_id}: negative row, length or slot")
-    if any(max(remap.row, remap.start) >= 1 << 31 for remap in plan.remaps):
-        raise WireError(f"plan {plan.step_id}: remap out of range")
-    prefix_lens = dict(zip(plan.rows, plan.prefix_lens, strict=True))
-    if len(prefix_lens) != len(plan.rows):
+    if len(set(plan.rows)) != num_rows:
         raise WireError(f"plan {plan.step_id}: a row appears twice")
-    # Popped, so that a row announced twice is missing the second time.
-    if any(prefix_lens.pop(new.row, -1) != len(new.prefix_slots) for new in plan.new_rows):
-        raise WireError(f"plan {plan.step_id}: new rows do not match rows and prefix_lens")
 
 
-def _decode_new_row(new: pb.NewRow) -> NewRow:
-    return NewRow(
-        row=new.row,
-        prefix_slots=unpack_ids(new.prefix_slots),
+def _check_new_rows(plan: BatchPlan) -> None:
+    columns = zip(plan.prefix_lens, plan.extend_lens, strict=True)
+    extents = dict(zip(plan.rows, columns, strict=True))
+    for new in plan.new_rows:
+        # Popped, so that a row announced twice is missing the second time.
+        prefix_len, extend_len = extents.pop(new.row, (-1, 0))
+        if prefix_len != len(new.prefix_slots):
+            raise WireError(f"plan {plan.step_id}: new rows do not match rows and prefix_lens")
+        if new.sampling.needs_context and len(new.context_ids) < prefix_len + extend_len:
+            raise WireError(f"plan {plan.step_id}: row {new.row} computes beyond its context")
+
+
+def _decode_new_row(body: pb.NewRow) -> NewRow:
+    if not all(map(_all_natural, (body.prefix_slots, body.context_ids, body.suppressed_ids))):
+        raise WireError(f"row {body.row}: negative slot or token id")
+    new = NewRow(
+        row=body.row,
+        prefix_slots=unpack_ids(body.prefix_slots),
         sampling=SamplingParams(
-            temperature=new.temperature,
-            top_k=new.top_k,
-            top_p=new.top_p,
-            min_p=new.min_p,
-            seed=new.seed,
+            temperature=body.temperature,
+            top_k=body.top_k,
+            top_p=body.top_p,
+            min_p=body.min_p,
+            seed=body.seed,
+            min_tokens=body.min_tokens,
+            repetition_penalty=body.repetition_penalty or 1.0,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            logprobs=body.logprobs_plus_one - 1,
         ),
+        num_prompt=body.num_prompt,
+        context_ids=unpack_ids(body.context_ids),
+        suppressed_ids=tuple(unpack_ids(body.suppressed_ids)),
     )
+    _check_context(new)
+    return new
+
+
+def _check_context(new: NewRow) -> None:
+    """A row has what its sampling needs to know, and nothing else."""
+    needs_context = new.sampling.needs_context
+    if needs_context != bool(new.context_ids):
+        raise WireError(f"row {new.row}: context_ids are sent with penalties, and only then")
+    if (needs_context or new.sampling.min_tokens) and not new.num_prompt:
+        raise WireError(f"row {new.row}: num_prompt is missing")
+    if needs_context and new.num_prompt > len(new.context_ids):
+        raise WireError(f"row {new.row}: num_prompt is beyond context_ids")
+    if new.suppressed_ids and not new.sampling.min_tokens:
+        raise WireError(f"row {new.row}: suppressed_ids without min_tokens")
 
 
 def _encode_result(result: BatchResult, out: pb.Envelope) -> None:
-    out.result.step_id = result.step_id
-    out.result.token_ids = pack_ids(result.token_ids)
-    out.result.forward_ns = result.forward_ns
-    out.result.peak_rss_bytes = result.peak_rss_bytes
+    body = out.result
+    body.step_id = result.step_id
+    body.token_ids = pack_ids(result.token_ids)
+    body.forward_ns = result.forward_ns
+    body.peak_rss_bytes = result.peak_rss_bytes
+    columns = result.logprobs
+    if columns is not None:
+        assert columns.chosen, "None where no row asked"
+        body.logprobs = pack_floats(columns.chosen)
+        body.top_ids = pack_ids(columns.top_ids)
+        body.top_logprobs = pack_floats(columns.top_logprobs)
 
 
 def _decode_result(body: pb.BatchResult) -> BatchResult:
-    return BatchResult(
+    result = BatchResult(
         step_id=body.step_id,
         token_ids=unpack_ids(body.token_ids),
         forward_ns=body.forward_ns,
         peak_rss_bytes=body.peak_rss_bytes,
+        logprobs=_decode_logprobs(body),
     )
+    if result.logprobs is not None and len(result.logprobs.chosen) > len(result.token_ids):
+        raise WireError(f"result {body.step_id}: more log probabilities than tokens")
+    return result
+
+
+def _decode_logprobs(body: pb.BatchResult) -> LogprobColumns | None:
+    if not (body.logprobs or body.top_ids or body.top_logprobs):
+        return None
+    columns = LogprobColumns(
+        chosen=unpack_floats(body.logprobs),
+        top_ids=unpack_ids(body.top_ids),
+        top_logprobs=unpack_floats(body.top_logprobs),
+    )
+    check_logprobs(columns)
+    if not columns.chosen:
+        raise WireError(f"result {body.step_id}: alternatives without a token")
+    return columns
+
+
+def check_logprobs(columns: LogprobColumns) -> None:
+    """Columns of alternatives fit each other, and each number is in its range.
+
+    A log probability is at most 0, and -inf for what cannot be sampled.
+
+    Raises:
+        WireError: they do not.
+    """
+    if len(columns.top_ids) != len(columns.top_logprobs):
+        raise WireError("columns of alternatives differ in length")
+    if min(columns.top_ids, default=0) < 0:
+        raise WireError("negative token id among the alternatives")
+    # NaN is not <= 0.
+    if not all(
+        value <= 0.0 for column in (columns.chosen, columns.top_logprobs) for value in column
+    ):
+        raise WireError("a log probability is above 0 or no number")
 
 
 def _encode_fault(fault: Fault, out: pb.Envelope) -> None:

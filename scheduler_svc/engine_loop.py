@@ -7,7 +7,7 @@ and knows nothing of gRPC; commands come in by a bounded inbox, news go out in o
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import structlog
 
 from protos.plan import BatchPlan, BatchResult, Hello
+from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.messages import Ending, Output, Submission
+from scheduler_svc.core.policy_change import changed
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.lobby import Lobby
 from scheduler_svc.worker_link import Attached, Event, Lost
@@ -110,8 +112,9 @@ class EngineLoop:
     def __init__(
         self,
         link: Link,
-        make_core: Callable[[Hello], Scheduler],
+        make_core: Callable[[SchedulerConfig, Hello], Scheduler],
         *,
+        config: SchedulerConfig,
         lobby: Lobby,
         now_ns: Callable[[], int],
         wake: Callable[[], None],
@@ -124,9 +127,11 @@ class EngineLoop:
         """None until the first worker has connected."""
         self.hello: Hello | None = None
         """The attached worker's, or None while there is none."""
+        self.config = config
+        """The policies in force; what is set before the first worker holds for its core."""
         self.lobby = lobby
+        self.now_ns = now_ns
         self._make_core = make_core
-        self._now_ns = now_ns
         self._wake = wake
         self._deliver = deliver
         self._on_crash = on_crash
@@ -187,6 +192,18 @@ class EngineLoop:
         """Requests that wait, in the core or for the first worker."""
         return self.core.num_waiting if self.core is not None else len(self.lobby)
 
+    def set_policy(self, changes: Mapping[str, object]) -> SchedulerConfig:
+        """Changes policies, all of the given or none; see `core.policy_change`.
+
+        Raises:
+            ValueError: names the field.
+        """
+        if self.core is None:
+            self.config = changed(self.config, changes)
+        else:
+            self.config = self.core.set_policy(changes)
+        return self.config
+
     def _run(self) -> None:
         try:
             while not self._stopping:
@@ -203,11 +220,11 @@ class EngineLoop:
         deadline_ns = keeper.next_deadline_ns()
         if deadline_ns is None:
             return IDLE_TURN_MS
-        left_ms = -((self._now_ns() - deadline_ns) // _NS_PER_MS)
+        left_ms = -((self.now_ns() - deadline_ns) // _NS_PER_MS)
         return max(0, min(IDLE_TURN_MS, left_ms))
 
     def _digest(self, event: Event) -> None:
-        now_ns = self._now_ns()
+        now_ns = self.now_ns()
         if isinstance(event, BatchResult):
             self._apply(event, now_ns)
         elif isinstance(event, Lost):
@@ -249,7 +266,7 @@ class EngineLoop:
         if self.core is not None:
             self._route(self.core.regain_worker(event.hello, now_ns))
             return
-        self.core = self._make_core(event.hello)
+        self.core = self._make_core(self.config, event.hello)
         self._route(self.lobby.expire(now_ns))
         for submission in self.lobby.empty():
             self._route(self.core.submit(submission, now_ns))
@@ -285,15 +302,15 @@ class EngineLoop:
             return
         self._owners[request_id] = command.front_id
         if self.core is None:
-            self._route(self.lobby.submit(submission))
+            self._route(self.lobby.submit(submission, self.now_ns()))
         else:
-            self._route(self.core.submit(submission, self._now_ns()))
+            self._route(self.core.submit(submission, self.now_ns()))
 
     def _cancel(self, request_id: str, *, finished: bool = False) -> None:
         if self.core is None:
             self._route(self.lobby.cancel(request_id))
         else:
-            self._route(self.core.cancel(request_id, self._now_ns(), finished=finished))
+            self._route(self.core.cancel(request_id, self.now_ns(), finished=finished))
 
     def _answer(self, ask: Ask) -> None:
         if not ask.answer.set_running_or_notify_cancel():
@@ -307,10 +324,10 @@ class EngineLoop:
 
     def _plan(self) -> None:
         if self.core is None:
-            self._route(self.lobby.expire(self._now_ns()))
+            self._route(self.lobby.expire(self.now_ns()))
             return
         while True:
-            step = self.core.schedule(self._now_ns())
+            step = self.core.schedule(self.now_ns())
             self._route(step.outputs)
             if step.plan is None:
                 return

@@ -5,18 +5,24 @@ Here and nowhere else parts are chosen; what they do is theirs.
 
 import asyncio
 import time
+from dataclasses import asdict, fields
 
 import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector
 
+from protos.errors import InvalidRequest
 from protos.plan import Hello
 from protos.radixd.scheduler.v1 import scheduler_pb2_grpc
 from radixd.chassis import grpc_server
 from radixd.chassis.channel import SchedulerChannel
 from radixd.chassis.settings import Settings
-from scheduler_svc.core.config import SchedulerConfig
+from radixd.chassis.tenants import load_tenants
+from scheduler_svc.core.config import SchedulerConfig, TenantPolicy
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.engine_loop import Delivery, EngineLoop
 from scheduler_svc.lobby import Lobby
+from scheduler_svc.metrics import StatsCollector
+from scheduler_svc.metrics_server import MetricsServer
 from scheduler_svc.service import SERVICE_NAME, SchedulerService
 from scheduler_svc.worker_link import WorkerLink, draw_epoch
 
@@ -27,19 +33,20 @@ log = structlog.get_logger()
 
 
 def config_from_settings(settings: Settings) -> SchedulerConfig:
-    """The core's knobs out of all the options."""
-    return SchedulerConfig(
-        page_size=settings.page_size,
-        max_running=settings.max_running,
-        max_batch_tokens=settings.max_batch_tokens,
-        chunk_size=settings.chunk_size,
-        max_waiting=settings.max_waiting,
-        pipeline_depth=settings.pipeline_depth,
-        waiting_order=settings.waiting_order,
-        retraction_policy=settings.retraction_policy,
-        eviction_policy=settings.eviction_policy,
-        decode_reserve=settings.decode_reserve,
-    )
+    """The core's knobs out of all the options: those that have the same name, and the tenants.
+
+    Raises:
+        InvalidRequest: names the option that cannot be, or what is wrong in the tenants' file.
+    """
+    shares = load_tenants(settings.tenants).shares
+    tenants = {name: TenantPolicy(**asdict(theirs)) for name, theirs in shares.items()}
+    named = {field.name for field in fields(SchedulerConfig)} - {"tenants"}
+    values = {name: getattr(settings, name) for name in named}
+    try:
+        return SchedulerConfig(**values, tenants=tenants)
+    except ValueError as error:
+        name, _, problem = str(error).partition(": ")
+        raise InvalidRequest(name, problem) from None
 
 
 class SchedulerServer:
@@ -65,7 +72,8 @@ class SchedulerServer:
         )
         self._engine = EngineLoop(
             link,
-            lambda hello: Scheduler(config, hello),
+            Scheduler,
+            config=config,
             lobby=Lobby(settings.max_waiting),
             now_ns=time.monotonic_ns,
             wake=self._channel.wake,
@@ -81,6 +89,10 @@ class SchedulerServer:
         self._server = grpc_server.create_server()
         add_service = scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server
         add_service(self._service, self._server)  # type: ignore[no-untyped-call]
+        self._metrics_source = StatsCollector(self._engine)
+        self._metrics: MetricsServer | None = None
+        self.metrics_port = -1
+        """The Prometheus port in force, once started; -1: none."""
 
     async def start(self) -> int:
         """Serves; returns the gRPC port.
@@ -91,6 +103,7 @@ class SchedulerServer:
         self._health = await grpc_server.add_health_and_reflection(self._server, [SERVICE_NAME])
         settings = self._settings
         try:
+            self._metrics = self._metrics_server()
             port = grpc_server.listen(
                 self._server,
                 settings.scheduler_host,
@@ -98,21 +111,55 @@ class SchedulerServer:
                 option="scheduler_port",
             )
         except Exception:
+            self._close_metrics()
             self._channel.close()
             raise
         await self._server.start()
         await grpc_server.set_service_serving(self._health, "", serving=True)
         self._engine.start()
-        log.info("scheduler_ready", port=port, worker_endpoint=settings.worker_address)
+        if self._metrics is not None:
+            self._metrics.start()
+            self.metrics_port = self._metrics.port
+        log.info(
+            "scheduler_ready",
+            port=port,
+            metrics_port=self.metrics_port,
+            worker_endpoint=settings.worker_address,
+        )
         return port
 
     async def stop(self) -> None:
         """Ends all streams and the loop, and gives port and endpoint free."""
         self._service.end_streams()
         await grpc_server.stop_gracefully(self._server, self._health, grace_s=STOP_GRACE_S)
+        # Before the loop, which answers whoever scrapes just now.
+        await asyncio.to_thread(self._close_metrics)
         await asyncio.to_thread(self._engine.stop)
         self._channel.close()
         log.info("scheduler_stopped")
+
+    def _metrics_server(self) -> MetricsServer | None:
+        """Takes the port; where nobody asked for it in particular and it is taken, another."""
+        settings = self._settings
+        host, port = settings.scheduler_host, settings.metrics_port
+        if port < 0:
+            return None
+        registry = CollectorRegistry()
+        registry.register(self._metrics_source)
+        ProcessCollector(registry=registry)
+        if settings.asks_for("metrics_port"):
+            return MetricsServer(registry, host, port)
+        if not settings.scheduler_port:  # one of many, as in tests
+            return MetricsServer(registry, host, 0)
+        try:
+            return MetricsServer(registry, host, port)
+        except InvalidRequest:
+            return MetricsServer(registry, host, 0)
+
+    def _close_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.stop()
+            self._metrics = None
 
     def _deliver_soon(self, delivery: Delivery) -> None:
         self._event_loop.call_soon_threadsafe(self._service.deliver, delivery)

@@ -9,25 +9,36 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import structlog
 
-from protos.errors import InvalidRequest
+from protos.errors import InvalidRequest, RadixdError
 from protos.plan import Hello
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.radixd.scheduler.v1 import scheduler_pb2_grpc
+from protos.radixd.v1 import admin_pb2
 from scheduler_svc import answers
 from scheduler_svc.engine_loop import Ask, Cancel, Delivery, EngineLoop, Submit
 from scheduler_svc.front import Front
+from scheduler_svc.policy_translation import (
+    changes_from_proto,
+    families_to_proto,
+    policies_to_proto,
+)
 from scheduler_svc.translation import rejection, submission_from_proto
+from scheduler_svc.view_translation import explanation_to_proto, pin_to_proto, request_to_proto
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+
+DEFAULT_MAX_REQUESTS = 1000
+MOST_REQUESTS = 100_000
 
 _FULL_INBOX_PAUSE_S = 0.005
 log = structlog.get_logger()
 _Answer = TypeVar("_Answer")
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Engine(Protocol):
@@ -78,7 +89,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             front.over.set()
 
     async def Attach(  # noqa: N802 (named by the schema)
-        self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]
+        self, request_iterator: Any, context: _Context
     ) -> None:
         """One front's stream, until either side ends it."""
         self._num_fronts_ever += 1
@@ -127,9 +138,74 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         )
         return answers.tree_to_proto(nodes, num_left_out)
 
-    async def _converse(
-        self, front: Front, requests: Any, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    async def ListPins(  # noqa: N802
+        self, request: pb.ListPinsRequest, context: object
+    ) -> admin_pb2.ListPinsResponse:
+        """Pins that hold, oldest first."""
+        tenant = _tenant(request)
+        pins = await self._ask(lambda engine: answers.pins(engine, tenant))
+        return admin_pb2.ListPinsResponse(pins=map(pin_to_proto, pins))
+
+    async def Unpin(  # noqa: N802
+        self, request: pb.UnpinRequest, context: _Context
+    ) -> admin_pb2.UnpinResponse:
+        """Removes pins; what they kept stays cached."""
+        if request.all and request.pin_ids:
+            await _abort(context, InvalidRequest("pin_ids", "must be empty where all is set"))
+        pin_ids, every, tenant = list(request.pin_ids), request.all, _tenant(request)
+        removed, unknown = await self._ask(
+            lambda engine: answers.unpin(engine, pin_ids, every=every, tenant=tenant)
+        )
+        return admin_pb2.UnpinResponse(removed=removed, unknown=unknown)
+
+    async def ListRequests(  # noqa: N802
+        self, request: admin_pb2.ListRequestsRequest, context: _Context
+    ) -> admin_pb2.ListRequestsResponse:
+        """Live requests: those that run, then those that wait."""
+        most = request.max_requests if request.HasField("max_requests") else DEFAULT_MAX_REQUESTS
+        if not 1 <= most <= MOST_REQUESTS:
+            error = InvalidRequest("max_requests", f"{most} is not in 1..{MOST_REQUESTS}")
+            await _abort(context, error)
+        tenant = _tenant(request)
+        views, num_left_out = await self._ask(lambda engine: answers.requests(engine, most, tenant))
+        return admin_pb2.ListRequestsResponse(
+            requests=map(request_to_proto, views), num_left_out=num_left_out
+        )
+
+    async def Explain(  # noqa: N802
+        self, request: pb.ExplainRequest, context: _Context
+    ) -> admin_pb2.ExplainResponse:
+        """Why a request is where it is."""
+        request_id, tenant = request.request_id, _tenant(request)
+        try:
+            explanation, now_ns = await self._ask(
+                lambda engine: answers.explain(engine, request_id, tenant)
+            )
+        except RadixdError as error:
+            await _abort(context, error)
+        return explanation_to_proto(explanation, now_ns)
+
+    async def GetPolicy(  # noqa: N802
+        self, request: admin_pb2.GetPolicyRequest, context: object
+    ) -> admin_pb2.GetPolicyResponse:
+        """Every policy in force, and every name that may be set."""
+        config = await self._ask(lambda engine: engine.config)
+        return admin_pb2.GetPolicyResponse(
+            policies=policies_to_proto(config), families=families_to_proto()
+        )
+
+    async def SetPolicy(  # noqa: N802
+        self, request: admin_pb2.SetPolicyRequest, context: _Context
+    ) -> admin_pb2.SetPolicyResponse:
+        """Changes the policies that are given, all of them or none."""
+        try:
+            changes = changes_from_proto(request.policies)
+            config = await self._ask(lambda engine: answers.set_policy(engine, changes))
+        except RadixdError as error:
+            await _abort(context, error)
+        return admin_pb2.SetPolicyResponse(policies=policies_to_proto(config))
+
+    async def _converse(self, front: Front, requests: Any, context: _Context) -> None:
         """Returns when the front is done, or it is over with it; reads and writes meanwhile."""
         tasks = [
             asyncio.create_task(self._read(front, requests)),
@@ -167,7 +243,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         else:
             await self._post(Submit(front_id=front.front_id, submission=submission))
 
-    async def _write(self, front: Front, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _write(self, front: Front, context: _Context) -> None:
         while True:
             await context.write(await front.next_message())
 
@@ -180,3 +256,19 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         answer: Future[_Answer] = Future()
         await self._post(Ask(question=question, answer=answer))
         return await asyncio.wrap_future(answer)
+
+
+def _tenant(
+    request: pb.ListPinsRequest
+    | pb.UnpinRequest
+    | pb.ExplainRequest
+    | admin_pb2.ListRequestsRequest,
+) -> str | None:
+    """Whose things are asked for; None: everybody's."""
+    return request.tenant if request.HasField("tenant") else None
+
+
+async def _abort(context: _Context, error: RadixdError) -> NoReturn:
+    """Ends the call with the error's code; the details are its text, "field: problem" at best."""
+    await context.abort(grpc.StatusCode[error.code.name], str(error))
+    raise AssertionError("abort raises")

@@ -13,12 +13,19 @@ from collections.abc import Iterable
 from protos.errors import InvalidRequest, WireError
 from protos.plan import Hello, SamplingParams
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
-from protos.wire import pack_ids, unpack_ids
-from scheduler_svc.core.messages import Ending, Output, Submission, TreeNodeView
+from protos.wire import pack_floats, pack_ids, unpack_ids
+from scheduler_svc.core.messages import Ending, Output, PinLevel, Submission, TreeNodeView
 
 MAX_REQUEST_ID_CHARACTERS = 128
 MAX_STOP_TOKEN_IDS = 64
 MAX_CACHE_DOMAIN_CHARACTERS = 256
+MAX_TENANT_CHARACTERS = 128
+MAX_WORKLOAD_CHARACTERS = 64
+MOST_PRIORITY = 100
+MAX_PIN_TTL_MS = 366 * 24 * 3600 * 1000
+MAX_REPETITION_PENALTY = 10.0
+MAX_PENALTY = 2.0
+MAX_LOGPROBS = 20
 _MAX_INT32 = 2**31 - 1
 _MAX_SEED = 2**63 - 1
 _NS_PER_MS = 1_000_000
@@ -35,6 +42,10 @@ def submission_from_proto(submit: pb.Submit, now_ns: int) -> Submission:
     _require("max_tokens", submit.max_tokens, 0, _MAX_INT32)
     _require("stop_token_ids", len(submit.stop_token_ids), 0, MAX_STOP_TOKEN_IDS)
     _require("cache_domain", len(submit.cache_domain), 0, MAX_CACHE_DOMAIN_CHARACTERS)
+    _require("tenant", len(submit.tenant), 0, MAX_TENANT_CHARACTERS)
+    _require("priority", submit.priority, -MOST_PRIORITY, MOST_PRIORITY)
+    _require("workload", len(submit.workload), 0, MAX_WORKLOAD_CHARACTERS)
+    _require("client_request_id", len(submit.client_request_id), 0, MAX_REQUEST_ID_CHARACTERS)
     return Submission(
         request_id=submit.request_id,
         prompt_ids=_ids("prompt_ids", submit.prompt_ids),
@@ -51,6 +62,12 @@ def submission_from_proto(submit: pb.Submit, now_ns: int) -> Submission:
             if submit.resume_output_ids
             else None
         ),
+        tenant=submit.tenant,
+        priority=submit.priority,
+        workload=submit.workload,
+        client_request_id=submit.client_request_id,
+        pin=_pin(submit),
+        pin_ttl_ns=submit.pin_ttl_ms * _NS_PER_MS,
     )
 
 
@@ -70,15 +87,24 @@ def outputs_to_proto(outputs: Iterable[Output]) -> pb.AttachResponse:
     response = pb.AttachResponse()
     add = response.outputs.outputs.add
     for output in outputs:
-        add(
+        ids = output.token_ids
+        message = add(
             request_id=output.request_id,
-            token_ids=pack_ids(output.token_ids),
+            token_ids=pack_ids(ids if isinstance(ids, array) else array("i", ids)),
             ending=pb.ENDING_UNSPECIFIED if output.ending is None else int(output.ending),
             message=output.message,
             field=output.field,
             cached_tokens=output.cached_tokens,
             computed_tokens=output.computed_tokens,
         )
+        if output.logprobs is not None:
+            message.logprobs.chosen = pack_floats(output.logprobs.chosen)
+            message.logprobs.top_ids = pack_ids(output.logprobs.top_ids)
+            message.logprobs.top_logprobs = pack_floats(output.logprobs.top_logprobs)
+        if output.pin is not None:
+            message.pin_id = output.pin.pin_id
+            message.pinned_tokens = output.pin.num_tokens
+            message.pin_error = output.pin.message
     return response
 
 
@@ -114,6 +140,19 @@ def tree_node_to_proto(node: TreeNodeView) -> pb.TreeNode:
     )
 
 
+def _pin(submit: pb.Submit) -> PinLevel:
+    try:
+        level = PinLevel(submit.pin) if submit.pin else PinLevel.NONE
+    except ValueError:
+        raise InvalidRequest("pin", f"{submit.pin} is no level") from None
+    if level is PinLevel.NONE:
+        _require("pin_ttl_ms", submit.pin_ttl_ms, 0, 0)
+    elif not submit.preheat:
+        raise InvalidRequest("pin", "only a preheat can pin its prefix")
+    _require("pin_ttl_ms", submit.pin_ttl_ms, 0, MAX_PIN_TTL_MS)
+    return level
+
+
 def _ids(field: str, column: bytes) -> array[int]:
     try:
         ids = unpack_ids(column)
@@ -136,12 +175,26 @@ def _sampling(submit: pb.Submit) -> SamplingParams:
     _require("sampling.seed", given.seed, 0, _MAX_SEED)
     if given.top_p == 0.0:
         raise InvalidRequest("sampling.top_p", "is 0; 1 keeps all tokens")
+    _require("sampling.min_tokens", given.min_tokens, 0, submit.max_tokens)
+    repetition_penalty = given.repetition_penalty if given.HasField("repetition_penalty") else 1.0
+    _require("sampling.repetition_penalty", repetition_penalty, 0.0, MAX_REPETITION_PENALTY)
+    if repetition_penalty == 0.0:
+        raise InvalidRequest("sampling.repetition_penalty", "is 0; 1 leaves logits as they are")
+    for name in ("presence_penalty", "frequency_penalty"):
+        _require(f"sampling.{name}", getattr(given, name), -MAX_PENALTY, MAX_PENALTY)
+    logprobs = given.logprobs if given.HasField("logprobs") else -1
+    _require("sampling.logprobs", logprobs, -1, MAX_LOGPROBS)
     return SamplingParams(
         temperature=given.temperature,
         top_k=given.top_k,
         top_p=given.top_p,
         min_p=given.min_p,
         seed=given.seed,
+        min_tokens=given.min_tokens,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        logprobs=logprobs,
     )
 
 

@@ -12,7 +12,9 @@ from radixd.chassis.command import settings_from_argv
 from radixd.chassis.grpc_server import check_port_is_free, join_address, wait_for_stop_signal
 from radixd.chassis.logs import configure_logs
 from radixd.chassis.model_source import resolve_model
+from radixd.chassis.preheat_file import load_preheat_file
 from radixd.chassis.settings import Settings
+from radixd.chassis.tenants import load_tenants
 from tokenizer_svc.front import Front, FrontConfig
 from tokenizer_svc.tokenizers.byte_tokenizer import ByteTokenizer
 from tokenizer_svc.tokenizers.tokenizer import Tokenizer
@@ -34,8 +36,8 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         check_port_is_free(settings.host, settings.port)
-        tokenizer = _tokenizer(settings)
-        asyncio.run(_serve(settings, tokenizer))
+        config = _config(settings)
+        asyncio.run(_serve(config, _tokenizer(settings)))
     except (InvalidRequest, ModelError) as error:
         print(f"{SERVICE}: {error}", file=sys.stderr)
         return USAGE_EXIT_STATUS
@@ -51,25 +53,31 @@ def _tokenizer(settings: Settings) -> Tokenizer:
     return load_tokenizer(resolve_model(settings.model))
 
 
-async def _serve(settings: Settings, tokenizer: Tokenizer) -> None:
+def _config(settings: Settings) -> FrontConfig:
+    tenants = load_tenants(settings.tenants)
+    return FrontConfig(
+        host=settings.host,
+        port=settings.port,
+        scheduler_address=join_address(settings.scheduler_host, settings.scheduler_port),
+        max_prompt_bytes=settings.max_prompt_bytes,
+        max_live=settings.max_waiting + settings.max_running + _LIVE_BEYOND_THE_QUEUE,
+        tenants=tenants,
+        preheat=load_preheat_file(
+            settings.preheat, max_prompt_bytes=settings.max_prompt_bytes, tenants=tenants.shares
+        ),
+    )
+
+
+async def _serve(config: FrontConfig, tokenizer: Tokenizer) -> None:
     # Before anything can take long: a signal during the start ends it cleanly too.
     told_to_stop = asyncio.create_task(wait_for_stop_signal())
     await asyncio.sleep(0)
-    front = Front(
-        tokenizer,
-        FrontConfig(
-            host=settings.host,
-            port=settings.port,
-            scheduler_address=join_address(settings.scheduler_host, settings.scheduler_port),
-            max_prompt_bytes=settings.max_prompt_bytes,
-            max_live=settings.max_waiting + settings.max_running + _LIVE_BEYOND_THE_QUEUE,
-        ),
-    )
+    front = Front(tokenizer, config)
     await front.start()
     # What there is now stays: the collector need not walk a vocabulary again and again.
     gc.collect()
     gc.freeze()
-    log.info("front_ready", host=settings.host, port=front.port, num_ids=tokenizer.num_ids)
+    log.info("front_ready", host=config.host, port=front.port, num_ids=tokenizer.num_ids)
     log.info("front_stopping", signal=await told_to_stop)
     await front.drain(grace_s=DRAIN_GRACE_S)
     log.info("front_stopped")

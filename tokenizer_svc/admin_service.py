@@ -1,81 +1,90 @@
-"""radixd.v1.AdminService: the scheduler's books in public words, with token ids as text."""
+"""radixd.v1.AdminService: the scheduler's answers in public words, with token ids as text.
 
-from collections.abc import Awaitable
-from typing import Any, Protocol, TypeVar
+A caller that is bound to a tenant sees what is its own; `tenancy` has decided who that is.
+"""
+
+from array import array
+from typing import Any
 
 import grpc
 
-from protos.errors import InternalFault, InvalidRequest, Unavailable
-from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
+from protos.errors import InvalidRequest
 from protos.radixd.v1 import admin_pb2 as pb
 from protos.radixd.v1 import admin_pb2_grpc as pb_grpc
 from protos.wire import unpack_ids
-from radixd.chassis.memory import peak_rss_bytes
+from tokenizer_svc import admin_checks as checks
+from tokenizer_svc.books import Books
+from tokenizer_svc.front_requests import FrontRequests
 from tokenizer_svc.inference_service import deadline
 from tokenizer_svc.preheat import Preheater
+from tokenizer_svc.scheduler_questions import SchedulerQuestions
+from tokenizer_svc.stats_watch import StatsWatch
+from tokenizer_svc.tenancy import Caller, check_sees, current_caller
 from tokenizer_svc.tokenizer_pool import TokenizerPool
-
-DEFAULT_MAX_NODES = 1000
-MAX_NODES = 100_000
-_ANSWER_TIMEOUT_S = 10.0
+from tokenizer_svc.validation import check_request_id
 
 Context = grpc.aio.ServicerContext[Any, Any]
-T = TypeVar("T")
-
-
-class SchedulerQuestions(Protocol):
-    """The unary calls of radixd.scheduler.v1.SchedulerService, as its stub has them."""
-
-    GetStats: Any
-    FlushCache: Any
-    DumpTree: Any
 
 
 class AdminService(pb_grpc.AdminServiceServicer):
     """Asks the scheduler; decodes and translates its answers."""
 
     def __init__(
-        self, *, scheduler: SchedulerQuestions, pool: TokenizerPool, preheater: Preheater
+        self,
+        *,
+        questions: SchedulerQuestions,
+        pool: TokenizerPool,
+        preheater: Preheater,
+        requests: FrontRequests,
     ) -> None:
-        self._scheduler = scheduler
+        self._questions = questions
+        self._books = Books(questions.stats)
         self._pool = pool
         self._preheater = preheater
+        self._requests = requests
+        self._watch = StatsWatch()
+
+    def close(self) -> None:
+        """Ends the calls that would otherwise never end."""
+        self._watch.close()
 
     async def GetStats(  # noqa: N802
         self, request: pb.GetStatsRequest, context: Context
     ) -> pb.GetStatsResponse:
-        """The books; peak memory includes this process."""
-        call = self._scheduler.GetStats(internal.GetStatsRequest(), timeout=_ANSWER_TIMEOUT_S)
-        reply = public_stats(await _answer(call))
-        reply.peak_rss_bytes["tokenizer_svc"] = peak_rss_bytes()
-        return reply
+        """The books."""
+        return _seen_by(current_caller(), await self._books.now())
+
+    async def WatchStats(  # noqa: N802
+        self, request: pb.WatchStatsRequest, context: Context
+    ) -> None:
+        """The books at once and every interval; silent while the scheduler is away later on."""
+        interval_s, caller = checks.interval_s(request), current_caller()
+
+        async def tell(stats: pb.GetStatsResponse) -> None:
+            await context.write(pb.WatchStatsResponse(stats=_seen_by(caller, stats)))
+
+        await self._watch.watch(self._books.lately, tell, interval_s=interval_s)
 
     async def Preheat(  # noqa: N802
         self, request: pb.PreheatRequest, context: Context
     ) -> pb.PreheatResponse:
         """Each prefix succeeds or fails on its own."""
-        deadline_s = deadline(context, None)
-        return pb.PreheatResponse(
-            prefixes=await self._preheater.preheat(request, deadline_s=deadline_s)
-        )
+        deadline_s, tenant = deadline(context, None), current_caller().tenant
+        prefixes = await self._preheater.preheat(request, tenant=tenant, deadline_s=deadline_s)
+        return pb.PreheatResponse(prefixes=prefixes)
 
     async def FlushCache(  # noqa: N802
         self, request: pb.FlushCacheRequest, context: Context
     ) -> pb.FlushCacheResponse:
         """Forgets every cached prefix."""
-        call = self._scheduler.FlushCache(internal.FlushCacheRequest(), timeout=_ANSWER_TIMEOUT_S)
-        answer = await _answer(call)
+        answer = await self._questions.flush()
         return pb.FlushCacheResponse(flushed_tokens=answer.flushed_tokens)
 
     async def DumpTree(  # noqa: N802
         self, request: pb.DumpTreeRequest, context: Context
     ) -> pb.DumpTreeResponse:
         """The tree; a character that a split cuts in two shows as U+FFFD on both sides."""
-        max_nodes = request.max_nodes if request.HasField("max_nodes") else DEFAULT_MAX_NODES
-        if not 1 <= max_nodes <= MAX_NODES:
-            raise InvalidRequest("max_nodes", f"{max_nodes} is not in 1..{MAX_NODES}")
-        question = internal.DumpTreeRequest(max_nodes=max_nodes)
-        answer = await _answer(self._scheduler.DumpTree(question, timeout=_ANSWER_TIMEOUT_S))
+        answer = await self._questions.tree(checks.max_nodes(request))
         ids = [unpack_ids(node.token_ids, typecode="I") for node in answer.nodes]
         texts = await self._pool.decode_all(ids, skip_special_tokens=False)
         reply = pb.DumpTreeResponse(num_left_out=answer.num_left_out)
@@ -90,62 +99,69 @@ class AdminService(pb_grpc.AdminServiceServicer):
             )
         return reply
 
+    async def ListPins(  # noqa: N802
+        self, request: pb.ListPinsRequest, context: Context
+    ) -> pb.ListPinsResponse:
+        """The pins, with the text they begin with."""
+        reply = await self._questions.pins(current_caller().sees)
+        ids = [array("I", pin.first_token_ids) for pin in reply.pins]
+        texts = await self._pool.decode_all(ids, skip_special_tokens=False)
+        for pin, text in zip(reply.pins, texts, strict=True):
+            pin.text = text
+        return reply
 
-async def _answer(call: Awaitable[T]) -> T:
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            raise Unavailable("the scheduler is away; try again later") from None
-        raise InternalFault("the scheduler could not answer; its log says more") from None
+    async def Unpin(  # noqa: N802
+        self, request: pb.UnpinRequest, context: Context
+    ) -> pb.UnpinResponse:
+        """Removes pins; somebody else's are unknown ones."""
+        checks.check_unpin(request)
+        return await self._questions.unpin(request, current_caller().sees)
+
+    async def ListRequests(  # noqa: N802
+        self, request: pb.ListRequestsRequest, context: Context
+    ) -> pb.ListRequestsResponse:
+        """Live requests as the scheduler sees them."""
+        limit, tenant = checks.max_requests(request), current_caller().sees
+        if request.HasField("tenant"):
+            check_sees(current_caller(), request.tenant, "tenant")
+            tenant = request.tenant
+        return await self._questions.requests(limit, tenant)
+
+    async def Explain(  # noqa: N802
+        self, request: pb.ExplainRequest, context: Context
+    ) -> pb.ExplainResponse:
+        """What the front knows of a request that has not reached the scheduler, or its answer."""
+        caller, request_id = current_caller(), request.request_id
+        check_request_id(request_id)
+        explained = self._requests.explain(caller, request_id)
+        if explained is not None:
+            return explained
+        name = self._requests.name_for_scheduler(caller, request_id)
+        answer = await self._questions.explain(name, caller.sees)
+        self._requests.leave_out_others(caller, answer)
+        return answer
+
+    async def GetPolicy(  # noqa: N802
+        self, request: pb.GetPolicyRequest, context: Context
+    ) -> pb.GetPolicyResponse:
+        """What is in force and what there is."""
+        return await self._questions.policy()
+
+    async def SetPolicy(  # noqa: N802
+        self, request: pb.SetPolicyRequest, context: Context
+    ) -> pb.SetPolicyResponse:
+        """Changes policies; the scheduler says which it cannot take."""
+        checks.check_policies(request.policies)
+        try:
+            return await self._questions.set_policy(request)
+        except InvalidRequest as error:
+            field = error.field.removeprefix("policies.")
+            raise InvalidRequest(f"policies.{field}", error.message) from None
 
 
-def public_stats(stats: internal.GetStatsResponse) -> pb.GetStatsResponse:
-    """The scheduler's books in the words of the public schema."""
-    counters = stats.counters
-    model = stats.model
-    return pb.GetStatsResponse(
-        model=pb.ModelInfo(
-            name=model.model_id,
-            vocab_size=model.vocab_size,
-            max_length=model.max_length,
-            eos_token_ids=model.eos_token_ids,
-            device=model.device,
-            kv_dtype=model.kv_dtype,
-            kind=model.kind,
-        ),
-        slots=pb.SlotBooks(
-            total=stats.num_slots,
-            free=stats.free,
-            private=stats.private,
-            evictable=stats.evictable,
-            locked=stats.locked,
-            in_flight=stats.in_flight,
-            page_size=stats.page_size,
-            num_tree_nodes=stats.num_tree_nodes,
-        ),
-        requests=pb.RequestBooks(
-            running=stats.num_running,
-            waiting=stats.num_waiting,
-            submitted=counters["submitted"],
-            finished=counters["finished"],
-            rejected=counters["rejected"],
-            cancelled=counters["cancelled"],
-            expired=counters["expired"],
-            failed=counters["failed"],
-            retractions=counters["retractions"],
-        ),
-        tokens=pb.TokenCounters(
-            prompt=counters["prompt_tokens"],
-            cached=counters["cached_tokens"],
-            generated=counters["generated_tokens"],
-            computed=counters["computed_tokens"],
-            recomputed=counters["recomputed_tokens"],
-            preheated=counters["preheated_tokens"],
-            evicted=counters["evicted_tokens"],
-        ),
-        num_steps=counters["steps"],
-        uptime_ms=stats.uptime_ms,
-        worker_connected=stats.worker_connected,
-        peak_rss_bytes=dict(stats.peak_rss_bytes),
-    )
+def _seen_by(caller: Caller, stats: pb.GetStatsResponse) -> pb.GetStatsResponse:
+    """The books without other tenants' parts; changes and returns the message."""
+    if caller.sees is not None:
+        for tenant in set(stats.tenants) - {caller.sees}:
+            del stats.tenants[tenant]
+    return stats

@@ -1,4 +1,4 @@
-"""What every public call passes: bytes become a message here, and errors become statuses.
+"""What every public call passes: keys are shown, bytes become a message, errors become statuses.
 
 gRPC's own way ends a call whose bytes do not parse with an INTERNAL error that names nothing, and
 one whose handler fails with the exception's text.  Neither happens behind this interceptor.
@@ -17,6 +17,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from protos.errors import InternalFault, InvalidRequest, RadixdError, Unavailable, Unsupported
 from tokenizer_svc.bad_bytes import field_with_bad_utf8
 from tokenizer_svc.status import to_status
+from tokenizer_svc.tenancy import Access, set_caller
 
 PUBLIC_PREFIX = "/radixd.v1."
 
@@ -28,9 +29,10 @@ Behavior = Callable[[Any, Context], Awaitable[Any]]
 
 
 class Door(grpc.aio.ServerInterceptor):
-    """Parses requests, maps errors, counts calls, and refuses new ones while draining."""
+    """Asks who calls, parses, maps errors, counts calls, refuses new ones while draining."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self.num_calls = 0
         """Public calls in progress."""
         self._is_draining = False
@@ -68,6 +70,8 @@ class Door(grpc.aio.ServerInterceptor):
             try:
                 if self._is_draining:
                     raise Unavailable("the server is shutting down")
+                # Before anything of the request is looked at: a stranger learns nothing from it.
+                set_caller(self._access.caller(method, context.invocation_metadata() or ()))
                 return await behavior(parse(data, request_class), context)
             except RadixdError as error:
                 problem: RadixdError = error

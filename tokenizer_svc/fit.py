@@ -42,22 +42,36 @@ def fit_to_model(
 ) -> Submission:
     """The request as the scheduler takes it.
 
-    max_tokens is cut to what the context leaves; top_k to the vocabulary, where it means all.
+    max_tokens is cut to what the context leaves; top_k and logprobs to the vocabulary, where they
+    mean all.
 
     Raises:
-        InvalidRequest: a stop token outside the vocabulary.
+        InvalidRequest: a stop token outside the vocabulary, or min_tokens beyond the context.
     """
     check_ids(request.stop_token_ids, "sampling.stop_token_ids", vocab_size=model.vocab_size)
     room = model.max_length - len(prompt_ids)
+    sampling = request.sampling
+    if sampling.min_tokens > room:
+        raise InvalidRequest(
+            "sampling.min_tokens",
+            f"{sampling.min_tokens}; a prompt of {len(prompt_ids)} tokens leaves room for {room}",
+        )
     return Submission(
         prompt_ids=prompt_ids,
-        sampling=replace(request.sampling, top_k=min(request.sampling.top_k, model.vocab_size)),
+        sampling=replace(
+            sampling,
+            top_k=min(sampling.top_k, model.vocab_size),
+            logprobs=min(sampling.logprobs, model.vocab_size),
+        ),
         max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
         stop_token_ids=tuple(dict.fromkeys((*request.stop_token_ids, *rules.spelled_ids))),
         ignore_eos=request.ignore_eos,
         cache_domain=request.cache_domain,
         no_store=request.no_store,
         deadline_s=deadline_s,
+        tenant=request.tenant,
+        priority=request.priority,
+        workload=request.workload,
     )
 
 
@@ -69,6 +83,7 @@ def stop_rules(
     eos = frozenset() if request.ignore_eos else model.eos_token_ids
     return StopRules(
         texts=request.stop,
+        min_tokens=request.sampling.min_tokens,
         token_ids=eos.union(request.stop_token_ids, spelled),
         spelled_ids=spelled,
     )

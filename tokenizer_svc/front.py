@@ -28,13 +28,20 @@ from radixd.chassis.grpc_server import (
     set_serving,
     stop_gracefully,
 )
+from radixd.chassis.preheat_file import FilePrefix
+from radixd.chassis.tenants import NO_TENANTS, Tenants
 from tokenizer_svc.admin_service import AdminService
 from tokenizer_svc.door import Door
+from tokenizer_svc.front_requests import FrontRequests
 from tokenizer_svc.generate import Generator
 from tokenizer_svc.inference_service import InferenceService
 from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.preheat import Preheater
+from tokenizer_svc.request_owners import RequestOwners
 from tokenizer_svc.scheduler_link import SchedulerLink
+from tokenizer_svc.scheduler_questions import SchedulerQuestions
+from tokenizer_svc.start_preheat import StartPreheat
+from tokenizer_svc.tenancy import access_for
 from tokenizer_svc.tokenizer_pool import TokenizerPool
 from tokenizer_svc.tokenizer_service import TokenizerService
 from tokenizer_svc.tokenizers.tokenizer import Tokenizer
@@ -63,6 +70,9 @@ class FrontConfig:
     max_prompt_bytes: int
     max_live: int
     """Requests that may be live at once, waiting ones included."""
+    tenants: Tenants = NO_TENANTS
+    preheat: tuple[FilePrefix, ...] = ()
+    """Warmed before health says SERVING."""
 
 
 class Front:
@@ -78,7 +88,7 @@ class Front:
         self._scheduler = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self.link = SchedulerLink(self._scheduler, self.live)
         self._pool = TokenizerPool(tokenizer)
-        self._door = Door()
+        self._door = Door(access_for(config.tenants))
         self._server = create_server(interceptors=[self._door])
         self._add_services()
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,12 +107,14 @@ class Front:
         self._tasks = [
             asyncio.create_task(self.link.run(), name="scheduler-link"),
             asyncio.create_task(self._follow_link(), name="health"),
+            asyncio.create_task(self._start_preheat.run(), name="start-preheat"),
         ]
 
     async def drain(self, *, grace_s: float) -> None:
         """Refuses new calls, lets running ones finish in the time, ends the others, stops."""
         log.info("front_draining", num_calls=self._door.num_calls)
         self._door.close()
+        self._admin.close()
         await self._health.enter_graceful_shutdown()
         give_up_s = time.monotonic() + grace_s
         while self._door.num_calls and time.monotonic() < give_up_s:
@@ -120,22 +132,33 @@ class Front:
         pool, live, link = self._pool, self.live, self.link
         limit = self._config.max_prompt_bytes
         generator = Generator(pool=pool, live=live, link=link)
+        owners = RequestOwners()
         inference = InferenceService(
-            generator=generator, live=live, link=link, max_prompt_bytes=limit
+            generator=generator, live=live, link=link, owners=owners, max_prompt_bytes=limit
         )
         preheater = Preheater(pool=pool, live=live, link=link, max_prompt_bytes=limit)
-        admin = AdminService(scheduler=self._scheduler, pool=pool, preheater=preheater)
+        self._start_preheat = StartPreheat(
+            self._config.preheat, preheater=preheater, link=link, on_done=link.state_changed.set
+        )
+        requests = FrontRequests(live=live, link=link, owners=owners)
+        questions = SchedulerQuestions(self._scheduler)
+        self._admin = AdminService(
+            questions=questions, pool=pool, preheater=preheater, requests=requests
+        )
         tokenizer = TokenizerService(pool=pool, max_prompt_bytes=limit)
         # The generated functions carry no types.
         for add, service in (
             (inference_pb2_grpc.add_InferenceServiceServicer_to_server, inference),
             (tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server, tokenizer),
-            (admin_pb2_grpc.add_AdminServiceServicer_to_server, admin),
+            (admin_pb2_grpc.add_AdminServiceServicer_to_server, self._admin),
         ):
             add(service, self._server)  # type: ignore[no-untyped-call]
 
     async def _follow_link(self) -> None:
         while True:
             self.link.state_changed.clear()
-            await set_serving(self._health, SERVICE_NAMES, serving=self.link.is_ready)
+            self._start_preheat.look_at_link()
+            # Ready means warm; later passes run behind requests and hold nothing back.
+            serving = self.link.is_ready and self._start_preheat.is_done
+            await set_serving(self._health, SERVICE_NAMES, serving=serving)
             await self.link.state_changed.wait()

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from protos.errors import DeadlineExceeded, RadixdError
+from protos.plan import LogprobColumns
 from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import inference_pb2 as public
 from tokenizer_svc.fit import checked_ids, fit_to_model, stop_rules
@@ -45,6 +46,8 @@ class Piece:
 
     text: str
     token_ids: "array[int]"
+    logprobs: LogprobColumns | None = None
+    """Of these ids, where they were asked for."""
     finish: Finish | None = None
     """Set in the last piece, and only there."""
 
@@ -71,7 +74,8 @@ class Generator:
         try:
             submission, output = await self._prepared(live, request, deadline_s)
             self._link.submit(live, submission)
-            waiting_ids = array("I")
+            # Ids and log probabilities are cut from the log by one range: [num_sent, num_output).
+            num_sent = num_output = 0
             finish = None
             while finish is None:
                 await live.changed()
@@ -79,18 +83,21 @@ class Generator:
                 if isinstance(outcome, RadixdError):
                     raise outcome
                 text, num_ids = output.feed(new_ids)
-                waiting_ids.extend(new_ids[:num_ids])
-                # Late tokens are never looked at again: the count is final here.
-                num_output_tokens = len(live.token_ids) - len(new_ids) + num_ids
+                num_output += num_ids  # tokens after a stop are never looked at again
                 if output.stopped:
                     self._link.cancel(live, Outcome(ending=internal.ENDING_STOP))
-                    finish = _finish(live, output, public.FINISH_REASON_STOP, num_output_tokens)
+                    finish = _finish(live, output, public.FINISH_REASON_STOP, num_output)
                 elif outcome is not None:
                     text += output.finish()
                     finish = _ended(live, output, outcome, request.prompt.field)
                 if text or finish is not None:
-                    yield Piece(text=text, token_ids=waiting_ids, finish=finish)
-                    waiting_ids = array("I")
+                    yield Piece(
+                        text=text,
+                        token_ids=live.token_ids[num_sent:num_output],
+                        logprobs=live.log.logprobs(num_sent, num_output),
+                        finish=finish,
+                    )
+                    num_sent = num_output
         finally:
             self._link.close(live)
 

@@ -45,6 +45,9 @@ class GenerationRequest:
     request_id: str
     prompt: Prompt
     sampling: SamplingParams
+    priority: int
+    workload: str
+    """Empty: none."""
     max_tokens: int | None
     """None: up to the model's limit."""
     stop: tuple[str, ...]
@@ -54,3 +57,5 @@ class GenerationRequest:
     cache_domain: str
     no_store: bool
     skip_special_tokens: bool
+    tenant: str = ""
+    """Whom the key of the call names; no field of the request does."""

@@ -2,18 +2,23 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
+from protos.errors import UnknownRequestId
 from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import inference_pb2 as pb
 from protos.radixd.v1 import inference_pb2_grpc as pb_grpc
 from tokenizer_svc.generate import Generator
+from tokenizer_svc.generation_request import GenerationRequest
 from tokenizer_svc.live_request import Outcome
 from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.replies import stream_reply, unary_reply
+from tokenizer_svc.request_owners import RequestOwners
 from tokenizer_svc.scheduler_link import SchedulerLink
+from tokenizer_svc.tenancy import current_caller
 from tokenizer_svc.validation import read_request
 
 _MAX_REPLY_MARGIN_S = 0.2
@@ -22,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceService(pb_grpc.InferenceServiceServicer):
-    """Reads requests, runs the generator, writes replies."""
+    """Reads requests, runs the generator, writes replies; the tenant is the caller's."""
 
     def __init__(
         self,
@@ -30,39 +35,52 @@ class InferenceService(pb_grpc.InferenceServiceServicer):
         generator: Generator,
         live: LiveRequests,
         link: SchedulerLink,
+        owners: RequestOwners,
         max_prompt_bytes: int,
     ) -> None:
         self._generator = generator
         self._live = live
         self._link = link
+        self._owners = owners
         self._max_prompt_bytes = max_prompt_bytes
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # noqa: N802
         """Streams the continuation; written and not yielded, so that leaving is noticed at once."""
-        checked = read_request(request, max_prompt_bytes=self._max_prompt_bytes)
+        checked = self._read(request)
         deadline_s = deadline(context, checked.timeout_ms)
         is_first = True
-        async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
-            async for piece in pieces:
-                await context.write(stream_reply(checked, piece, with_seed=is_first))
-                is_first = False
+        with self._owners.owned(checked.request_id, checked.tenant):
+            async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
+                async for piece in pieces:
+                    await context.write(stream_reply(checked, piece, with_seed=is_first))
+                    is_first = False
 
     async def GenerateUnary(  # noqa: N802
         self, request: pb.GenerateUnaryRequest, context: Context
     ) -> pb.GenerateUnaryResponse:
         """The same as one reply."""
-        checked = read_request(request, max_prompt_bytes=self._max_prompt_bytes)
+        checked = self._read(request)
         deadline_s = deadline(context, checked.timeout_ms)
-        async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
-            return unary_reply(checked, [piece async for piece in pieces])
+        with self._owners.owned(checked.request_id, checked.tenant):
+            async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
+                return unary_reply(checked, [piece async for piece in pieces])
 
     async def Cancel(  # noqa: N802
         self, request: pb.CancelRequest, context: Context
     ) -> pb.CancelResponse:
         """Ends a request; its own call then ends with what there is so far."""
         live = self._live.find(request.request_id)
+        if not self._owners.may_see(current_caller(), request.request_id):
+            # In the words of `find`: that somebody else uses this id is nobody's business.
+            raise UnknownRequestId(
+                f"request_id: no request with the id {request.request_id!r} is live"
+            )
         self._link.cancel(live, Outcome(ending=internal.ENDING_CANCELLED))
         return pb.CancelResponse()
+
+    def _read(self, request: pb.GenerateRequest | pb.GenerateUnaryRequest) -> GenerationRequest:
+        checked = read_request(request, max_prompt_bytes=self._max_prompt_bytes)
+        return replace(checked, tenant=current_caller().tenant)
 
 
 def deadline(context: Context, timeout_ms: int | None) -> float | None:

@@ -9,7 +9,8 @@ from array import array
 from dataclasses import dataclass
 
 from protos.errors import RadixdError
-from protos.plan import SamplingParams
+from protos.plan import LogprobColumns, SamplingParams
+from tokenizer_svc.token_log import TokenLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,14 @@ class Submission:
     deadline_s: float | None = None
     """On the event loop's clock."""
     preheat: bool = False
+    priority: int = 0
+    workload: str = ""
+    tenant: str = ""
+    """Whom the front authenticated; empty: nobody in particular."""
+    pin: int = 0
+    """Of a preheat: a value of radixd.v1.PinLevel; 0: no pin."""
+    pin_ttl_ms: int = 0
+    """0: the pin stays until it is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +48,11 @@ class Outcome:
     field: str = ""
     computed_tokens: int = 0
     """Of a preheat."""
+    pin_id: str = ""
+    """Of a preheat whose prefix is pinned."""
+    pinned_tokens: int = 0
+    pin_error: str = ""
+    """Why it is not pinned, or not as asked."""
 
 
 class LiveRequest:
@@ -49,10 +63,10 @@ class LiveRequest:
         "_num_taken",
         "cached_tokens",
         "expiry",
+        "log",
         "outcome",
         "request_id",
         "submission",
-        "token_ids",
         "wire_id",
     )
 
@@ -62,7 +76,7 @@ class LiveRequest:
         """None until it is submitted."""
         self.wire_id = ""
         """The name of this attempt towards the scheduler; empty: none."""
-        self.token_ids: array[int] = array("I")
+        self.log = TokenLog()
         """All tokens so far, taken by the handler or not."""
         self.cached_tokens: int | None = None
         """Fixed with the first news from the scheduler."""
@@ -71,12 +85,23 @@ class LiveRequest:
         self._num_taken = 0
         self._news = asyncio.Event()
 
-    def receive(self, token_ids: "array[int]", *, cached_tokens: int) -> None:
+    @property
+    def token_ids(self) -> "array[int]":
+        """All tokens so far; typecode "I"."""
+        return self.log.token_ids
+
+    def receive(
+        self,
+        token_ids: "array[int]",
+        *,
+        cached_tokens: int,
+        logprobs: LogprobColumns | None = None,
+    ) -> None:
         """Adds new tokens; the first of them fix the cached count."""
         if token_ids:
             if self.cached_tokens is None:
                 self.cached_tokens = cached_tokens
-            self.token_ids.extend(token_ids)
+            self.log.extend(token_ids, logprobs)
             self._news.set()
 
     def end(self, outcome: Outcome | RadixdError) -> None:

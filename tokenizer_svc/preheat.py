@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -22,9 +22,24 @@ from tokenizer_svc.tokenizer_pool import TokenizerPool
 from tokenizer_svc.validation import read_cache_domain, read_chat, read_text, read_tokens
 
 MAX_PREFIXES = 1024
-_MAX_AT_ONCE = 16
+MAX_AT_ONCE = 16
+MAX_TTL_MS = 30 * 24 * 3600 * 1000
+
+_PIN_LEVELS = (pb.PIN_LEVEL_NONE, pb.PIN_LEVEL_SOFT, pb.PIN_LEVEL_HARD)
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a prefix is to be kept."""
+
+    cache_domain: str = ""
+    tenant: str = ""
+    pin: int = pb.PIN_LEVEL_NONE
+    """A value of radixd.v1.PinLevel; never unspecified."""
+    ttl_ms: int = 0
+    """0: the pin stays until it is removed."""
 
 
 class Preheater:
@@ -44,12 +59,12 @@ class Preheater:
         self._max_prompt_bytes = max_prompt_bytes
 
     async def preheat(
-        self, request: pb.PreheatRequest, *, deadline_s: float | None
+        self, request: pb.PreheatRequest, *, tenant: str, deadline_s: float | None
     ) -> list[pb.PreheatedPrefix]:
         """What became of each prefix, in the order of the request.
 
         Raises:
-            InvalidRequest: no prefix at all, too many, or a bad cache_domain.
+            InvalidRequest: no prefix at all, too many, or a bad cache_domain, pin or ttl_ms.
         """
         num_prefixes = len(request.prefixes) + len(request.chats) + len(request.tokens)
         if not 1 <= num_prefixes <= MAX_PREFIXES:
@@ -57,16 +72,49 @@ class Preheater:
                 "prefixes",
                 f"{num_prefixes} prefixes, chats and tokens in all; 1 to {MAX_PREFIXES} are taken",
             )
-        domain = read_cache_domain(request.cache_domain)
-        slots = asyncio.Semaphore(_MAX_AT_ONCE)
+        terms = _read_terms(request, tenant)
+        slots = asyncio.Semaphore(MAX_AT_ONCE)
 
         async def one(prompt: Prompt | InvalidRequest) -> pb.PreheatedPrefix:
             async with slots:
-                return await self._preheat_one(prompt, domain, deadline_s)
+                if isinstance(prompt, InvalidRequest):
+                    return pb.PreheatedPrefix(error=str(prompt))
+                return await self.warm(prompt, terms, deadline_s=deadline_s)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(prompt)) for prompt in self._prompts(request)]
         return [task.result() for task in tasks]
+
+    async def warm(
+        self, prompt: Prompt, terms: Terms, *, deadline_s: float | None = None
+    ) -> pb.PreheatedPrefix:
+        """What became of one prefix; a failure is in its `error`."""
+        if isinstance(prompt, ChatPrompt):
+            # Whatever turn comes next, it continues this text.
+            prompt = replace(prompt, add_generation_prompt=False)
+        num_tokens = 0
+        try:
+            live = self._live.open(f"preheat-{secrets.token_hex(8)}")
+            try:
+                submission = await self._prepared(live, prompt, terms, deadline_s)
+                num_tokens = len(submission.prompt_ids)
+                self._link.submit(live, submission)
+                outcome = await _ended(live, prompt.field)
+            finally:
+                self._link.close(live)
+        except RadixdError as error:
+            return pb.PreheatedPrefix(num_tokens=num_tokens, error=str(error))
+        except Exception:
+            log.exception("preheat_failed", field=prompt.field)
+            return pb.PreheatedPrefix(num_tokens=num_tokens, error="an unexpected fault")
+        return pb.PreheatedPrefix(
+            num_tokens=num_tokens,
+            cached_tokens=min(live.cached_tokens or 0, num_tokens),
+            computed_tokens=outcome.computed_tokens,
+            pin_id=outcome.pin_id,
+            pinned_tokens=outcome.pinned_tokens,
+            pin_error=outcome.pin_error,
+        )
 
     def _prompts(self, request: pb.PreheatRequest) -> Sequence[Prompt | InvalidRequest]:
         read = partial(read_text, max_prompt_bytes=self._max_prompt_bytes)
@@ -79,45 +127,13 @@ class Preheater:
         found: list[Prompt | InvalidRequest] = []
         for reader in readers:
             try:
-                prompt = reader()
+                found.append(reader())
             except InvalidRequest as error:
                 found.append(error)
-                continue
-            if isinstance(prompt, ChatPrompt):
-                # Whatever turn comes next, it continues this text.
-                prompt = replace(prompt, add_generation_prompt=False)
-            found.append(prompt)
         return found
 
-    async def _preheat_one(
-        self, prompt: Prompt | InvalidRequest, domain: str, deadline_s: float | None
-    ) -> pb.PreheatedPrefix:
-        if isinstance(prompt, InvalidRequest):
-            return pb.PreheatedPrefix(error=str(prompt))
-        num_tokens = 0
-        try:
-            live = self._live.open(f"preheat-{secrets.token_hex(8)}")
-            try:
-                submission = await self._prepared(live, prompt, domain, deadline_s)
-                num_tokens = len(submission.prompt_ids)
-                self._link.submit(live, submission)
-                await self._ended(live, prompt.field)
-            finally:
-                self._link.close(live)
-        except RadixdError as error:
-            return pb.PreheatedPrefix(num_tokens=num_tokens, error=str(error))
-        except Exception:
-            log.exception("preheat_failed", field=prompt.field)
-            return pb.PreheatedPrefix(num_tokens=num_tokens, error="an unexpected fault")
-        assert isinstance(live.outcome, Outcome)
-        return pb.PreheatedPrefix(
-            num_tokens=num_tokens,
-            cached_tokens=min(live.cached_tokens or 0, num_tokens),
-            computed_tokens=live.outcome.computed_tokens,
-        )
-
     async def _prepared(
-        self, live: LiveRequest, prompt: Prompt, domain: str, deadline_s: float | None
+        self, live: LiveRequest, prompt: Prompt, terms: Terms, deadline_s: float | None
     ) -> Submission:
         until_s = asyncio.get_running_loop().time() + AWAY_WAIT_S
         model = await self._link.wait_ready(live, until_s=until_s)
@@ -125,15 +141,35 @@ class Preheater:
         return Submission(
             prompt_ids=checked_ids(prompt, ids, model),
             max_tokens=0,
-            cache_domain=domain,
+            cache_domain=terms.cache_domain,
             deadline_s=deadline_s,
             preheat=True,
+            tenant=terms.tenant,
+            pin=terms.pin,
+            pin_ttl_ms=terms.ttl_ms,
         )
 
-    async def _ended(self, live: LiveRequest, field: str) -> None:
-        while live.outcome is None:
-            await live.changed()
-        if isinstance(live.outcome, RadixdError):
-            raise live.outcome
-        if live.outcome.ending != internal.ENDING_PREHEATED:
-            raise refusal(live.outcome, prompt_field=field)
+
+def _read_terms(request: pb.PreheatRequest, tenant: str) -> Terms:
+    domain = read_cache_domain(request.cache_domain)
+    pin: int = request.pin if request.HasField("pin") else pb.PIN_LEVEL_NONE
+    if pin not in _PIN_LEVELS:
+        raise InvalidRequest("pin", f"{pin} is not a level; none is 1, soft 2, hard 3")
+    ttl_ms = 0
+    if request.HasField("ttl_ms"):
+        ttl_ms = request.ttl_ms
+        if pin == pb.PIN_LEVEL_NONE:
+            raise InvalidRequest("ttl_ms", "only a pin has a time to live; set pin to soft or hard")
+        if not 1 <= ttl_ms <= MAX_TTL_MS:
+            raise InvalidRequest("ttl_ms", f"{ttl_ms} is not in 1..{MAX_TTL_MS}")
+    return Terms(cache_domain=domain, tenant=tenant, pin=pin, ttl_ms=ttl_ms)
+
+
+async def _ended(live: LiveRequest, field: str) -> Outcome:
+    while live.outcome is None:
+        await live.changed()
+    if isinstance(live.outcome, RadixdError):
+        raise live.outcome
+    if live.outcome.ending != internal.ENDING_PREHEATED:
+        raise refusal(live.outcome, prompt_field=field)
+    return live.outcome

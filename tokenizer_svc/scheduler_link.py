@@ -15,12 +15,14 @@ import grpc
 import structlog
 
 from protos.errors import InternalFault, RadixdError, RequestCancelled, Unavailable, WireError
+from protos.plan import SamplingParams
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.radixd.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
 from protos.wire import pack_ids, unpack_ids
 from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
 from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.served_model import ServedModel, served_model
+from tokenizer_svc.token_log import read_logprobs
 
 EXPIRY_GRACE_S = 0.5
 """How long after a deadline the front waits for the scheduler to say so before it does itself."""
@@ -190,28 +192,33 @@ class SchedulerLink:
         if live is None:
             return  # news of an attempt that is over
         try:
-            token_ids = unpack_ids(output.token_ids, typecode="I")
-        except WireError:
-            self.cancel(live, InternalFault("the scheduler sent tokens that cannot be read"))
-            return
-        assert live.submission is not None
-        vocab_size = 0 if self.model is None else self.model.vocab_size
-        num_tokens = len(live.token_ids) + len(token_ids)
-        if max(token_ids, default=0) >= vocab_size or num_tokens > live.submission.max_tokens:
+            self._take_tokens(live, output)
+        except WireError as error:
+            log.error("output_unusable", request_id=live.request_id, problem=str(error))
             self.cancel(live, InternalFault("the scheduler sent tokens that cannot be right"))
             return
-        live.receive(token_ids, cached_tokens=output.cached_tokens)
         if output.ending:
             self._live.end_attempt(live)
             if live.cached_tokens is None:
                 live.cached_tokens = output.cached_tokens
-            outcome = Outcome(
-                ending=output.ending,
-                message=output.message,
-                field=output.field,
-                computed_tokens=output.computed_tokens,
+            live.end(_outcome(output))
+
+    def _take_tokens(self, live: LiveRequest, output: pb.Output) -> None:
+        assert live.submission is not None
+        token_ids = unpack_ids(output.token_ids, typecode="I")
+        vocab_size = 0 if self.model is None else self.model.vocab_size
+        num_tokens = len(live.token_ids) + len(token_ids)
+        if max(token_ids, default=0) >= vocab_size or num_tokens > live.submission.max_tokens:
+            raise WireError("tokens outside the vocabulary, or more than were asked for")
+        logprobs = None
+        if token_ids and live.submission.sampling.logprobs >= 0:
+            logprobs = read_logprobs(
+                output.logprobs,
+                num_tokens=len(token_ids),
+                num_top=live.submission.sampling.logprobs,
+                vocab_size=vocab_size,
             )
-            live.end(outcome)
+        live.receive(token_ids, cached_tokens=output.cached_tokens, logprobs=logprobs)
 
     def _send_submit(self, live: LiveRequest) -> None:
         assert live.submission is not None
@@ -238,6 +245,18 @@ class SchedulerLink:
             live.wake()
 
 
+def _outcome(output: pb.Output) -> Outcome:
+    return Outcome(
+        ending=output.ending,
+        message=output.message,
+        field=output.field,
+        computed_tokens=output.computed_tokens,
+        pin_id=output.pin_id,
+        pinned_tokens=output.pinned_tokens,
+        pin_error=output.pin_error,
+    )
+
+
 def _submit_message(wire_id: str, live: LiveRequest) -> pb.Submit:
     submission = live.submission
     assert submission is not None
@@ -245,17 +264,10 @@ def _submit_message(wire_id: str, live: LiveRequest) -> pb.Submit:
     if submission.deadline_s is not None:
         left_s = submission.deadline_s - asyncio.get_running_loop().time()
         timeout_ms = max(1, int(left_s * 1000))
-    sampling = submission.sampling
     return pb.Submit(
         request_id=wire_id,
         prompt_ids=pack_ids(submission.prompt_ids),
-        sampling=pb.Sampling(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            seed=sampling.seed,
-        ),
+        sampling=sampling_message(submission.sampling),
         max_tokens=submission.max_tokens,
         stop_token_ids=submission.stop_token_ids,
         ignore_eos=submission.ignore_eos,
@@ -264,4 +276,29 @@ def _submit_message(wire_id: str, live: LiveRequest) -> pb.Submit:
         timeout_ms=timeout_ms,
         preheat=submission.preheat,
         resume_output_ids=pack_ids(live.token_ids),
+        tenant=submission.tenant,
+        priority=submission.priority,
+        workload=submission.workload,
+        client_request_id=live.request_id,
+        pin=submission.pin,  # type: ignore[arg-type]
+        pin_ttl_ms=submission.pin_ttl_ms,
     )
+
+
+def sampling_message(sampling: SamplingParams) -> pb.Sampling:
+    """How a request samples, in the words of the internal schema."""
+    message = pb.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        min_tokens=sampling.min_tokens,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+    )
+    if sampling.repetition_penalty != 1.0:
+        message.repetition_penalty = sampling.repetition_penalty
+    if sampling.logprobs >= 0:
+        message.logprobs = sampling.logprobs
+    return message

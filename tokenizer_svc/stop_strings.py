@@ -74,8 +74,12 @@ class StopMatcher:
         self.matched: str | None = None
         """The stop that was found; nothing follows it."""
 
-    def feed(self, piece: str) -> str:
-        """What may go out now; the text before the stop, once `matched` is set."""
+    def feed(self, piece: str, *, may_match: bool = True) -> str:
+        """What may go out now; the text before the stop, once `matched` is set.
+
+        Without `may_match`, stops that are complete within this piece are ordinary text; what only
+        begins in it may become one with a later piece.
+        """
         edges, fallback = self._automaton.edges, self._automaton.fallback
         depths, longest_stop = self._automaton.depth, self._automaton.longest_stop
         text = self._held + piece
@@ -86,7 +90,7 @@ class StopMatcher:
                 node = fallback[node]
             node = edges[node].get(character, 0)
             position += 1
-            stop = longest_stop[node]
+            stop = longest_stop[node] if may_match else ""
             if stop and position - len(stop) < first_start:
                 first_start, self.matched = position - len(stop), stop
             if self.matched is not None and position - depths[node] >= first_start:
@@ -95,6 +99,9 @@ class StopMatcher:
         if self.matched is not None:
             self._held = ""
             return text[:first_start]
+        while node and not edges[node]:
+            # A whole stop that did not count: only its end may still begin another.
+            node = fallback[node]
         self._node = node
         held_from = len(text) - depths[node]
         self._held = text[held_from:]

@@ -31,6 +31,9 @@ MAX_PROMPT_IDS = 1 << 20
 MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
 MAX_TEMPERATURE = 100.0
 MAX_INT32 = (1 << 31) - 1
+MAX_LOGPROBS = 20
+MAX_PRIORITY = 100
+MAX_WORKLOAD_LENGTH = 64
 
 _ROLES = {pb.ROLE_SYSTEM: "system", pb.ROLE_USER: "user", pb.ROLE_ASSISTANT: "assistant"}
 
@@ -48,6 +51,8 @@ def read_request(
         request_id=_request_id(request),
         prompt=read_prompt(request, max_prompt_bytes=max_prompt_bytes),
         sampling=_sampling_params(sampling),
+        priority=_priority(request),
+        workload=_workload(request.workload),
         max_tokens=_optional_int(sampling, "max_tokens", 1, MAX_INT32),
         stop=_stops(sampling.stop),
         stop_token_ids=_stop_token_ids(sampling.stop_token_ids),
@@ -167,26 +172,50 @@ def _check_size(text: str, field: str, max_bytes: int) -> int:
 
 def _sampling_params(sampling: pb.SamplingParams) -> SamplingParams:
     seed = _optional_int(sampling, "seed", 0, (1 << 63) - 1)
+    logprobs = _optional_int(sampling, "logprobs", 0, MAX_LOGPROBS)
     return SamplingParams(
         temperature=_number(sampling, "temperature", 0.0, most=MAX_TEMPERATURE),
         top_k=_optional_int(sampling, "top_k", 0, (1 << 63) - 1) or 0,
-        top_p=_number(sampling, "top_p", 1.0, most=1.0, above_zero=True),
+        top_p=_number(sampling, "top_p", 1.0, most=1.0, above_least=True),
         min_p=_number(sampling, "min_p", 0.0, most=1.0),
         seed=secrets.randbits(63) if seed is None else seed,
+        min_tokens=_min_tokens(sampling),
+        repetition_penalty=_number(
+            sampling, "repetition_penalty", 1.0, most=10.0, above_least=True
+        ),
+        presence_penalty=_number(sampling, "presence_penalty", 0.0, least=-2.0, most=2.0),
+        frequency_penalty=_number(sampling, "frequency_penalty", 0.0, least=-2.0, most=2.0),
+        logprobs=-1 if logprobs is None else logprobs,
     )
 
 
+def _min_tokens(sampling: pb.SamplingParams) -> int:
+    max_tokens = _optional_int(sampling, "max_tokens", 1, MAX_INT32)
+    min_tokens = _optional_int(sampling, "min_tokens", 0, MAX_INT32) or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidRequest(
+            "sampling.min_tokens", f"{min_tokens} is above max_tokens, {max_tokens}"
+        )
+    return min_tokens
+
+
 def _number(
-    sampling: pb.SamplingParams, name: str, default: float, *, most: float, above_zero: bool = False
+    sampling: pb.SamplingParams,
+    name: str,
+    default: float,
+    *,
+    least: float = 0.0,
+    most: float,
+    above_least: bool = False,
 ) -> float:
     if not sampling.HasField(name):
         return default
     value: float = getattr(sampling, name)
     low_enough = value <= most
-    high_enough = value > 0.0 if above_zero else value >= 0.0
+    high_enough = value > least if above_least else value >= least
     if math.isfinite(value) and low_enough and high_enough:
         return value
-    interval = f"{'(' if above_zero else '['}0, {most:g}]"
+    interval = f"{'(' if above_least else '['}{least:g}, {most:g}]"
     raise InvalidRequest(f"sampling.{name}", f"{value:g} is not in {interval}")
 
 
@@ -217,6 +246,24 @@ def _stop_token_ids(ids: Sequence[int]) -> tuple[int, ...]:
         raise InvalidRequest("sampling.stop_token_ids", f"{len(ids)} ids; at most {MAX_STOPS}")
     check_ids(ids, "sampling.stop_token_ids")
     return tuple(ids)
+
+
+def _priority(request: pb.GenerateRequest | pb.GenerateUnaryRequest) -> int:
+    if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
+        raise InvalidRequest(
+            "priority", f"{request.priority} is not in -{MAX_PRIORITY}..{MAX_PRIORITY}"
+        )
+    return request.priority
+
+
+def _workload(workload: str) -> str:
+    if len(workload) > MAX_WORKLOAD_LENGTH:
+        raise InvalidRequest(
+            "workload", f"{len(workload)} characters; at most {MAX_WORKLOAD_LENGTH}"
+        )
+    if not workload.isprintable():
+        raise InvalidRequest("workload", "it has a character that does not print")
+    return workload
 
 
 def _timeout_ms(request: pb.GenerateRequest | pb.GenerateUnaryRequest) -> int | None:

@@ -13,7 +13,7 @@ import grpc
 from protos.radixd.v1 import inference_pb2, inference_pb2_grpc
 from radixd.bench.figures import Trace
 from radixd.bench.workload import BenchRequest, Workload
-from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, parse_target
+from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, key_metadata, parse_target
 
 OnTokens = Callable[[int], object]
 """Told the number of new tokens of each message, for a progress bar."""
@@ -64,10 +64,11 @@ async def _ask(stub: Any, request: BenchRequest, on_tokens: OnTokens) -> Trace:
             temperature=0.0, max_tokens=request.max_tokens, ignore_eos=True
         ),
     )
+    metadata = key_metadata()
     arrivals: list[tuple[float, int]] = []
     cached_tokens = 0
     sent_s = time.perf_counter()
-    async for piece in stub.Generate(message):
+    async for piece in stub.Generate(message, metadata=metadata):
         if piece.token_ids:
             arrivals.append((time.perf_counter(), len(piece.token_ids)))
             on_tokens(len(piece.token_ids))

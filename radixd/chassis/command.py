@@ -14,7 +14,14 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from protos.errors import InvalidRequest, RadixdError
-from radixd.chassis.settings import Settings, flag, load_settings, variable
+from radixd.chassis.settings import (
+    API_KEY_VARIABLE,
+    Settings,
+    as_text,
+    flag,
+    load_settings,
+    variable,
+)
 
 USAGE_EXIT_STATUS = 2
 
@@ -53,13 +60,14 @@ def argv_from_settings(settings: Settings) -> list[str]:
             argv.append(flag(name) if value else flag(f"no_{name}"))
         else:
             # One argument, so that a value may begin with a dash.
-            argv.append(f"{flag(name)}={value}")
+            argv.append(f"{flag(name)}={as_text(value)}")
     return argv
 
 
 def environment_for_child() -> dict[str, str]:
-    """This process's environment without the variables that `argv_from_settings` already covers."""
-    covered = {variable(name) for name in Settings.model_fields}
+    """This process's environment without the variables that `argv_from_settings` already covers,
+    and without the key of a client, which is no service's business."""
+    covered = {variable(name) for name in Settings.model_fields} | {API_KEY_VARIABLE}
     return {key: value for key, value in os.environ.items() if key.upper() not in covered}
 
 
@@ -77,7 +85,7 @@ def settings_as_yaml(settings: Settings) -> str:
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     """Adds every setting as a flag; what is not given stays None, values stay text."""
     for name, field in Settings.model_fields.items():
-        text = f"{field.description} [{field.default}]".replace("%", "%%")
+        text = f"{field.description} [{as_text(field.default)}]".replace("%", "%%")
         if field.annotation is bool:
             action = argparse.BooleanOptionalAction
             parser.add_argument(flag(name), dest=name, action=action, default=None, help=text)

@@ -6,19 +6,26 @@ Precedence: flags, then environment, then the YAML file, then the defaults below
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from protos.errors import InvalidRequest
+from radixd.chassis.yaml_file import read_yaml
 
 ENV_PREFIX = "RADIXD_"
 
 _KUBERNETES_LINK = re.compile(r"RADIXD_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT_\d+_(TCP|UDP).*)")
 """Set by Kubernetes beside a Service whose name begins with radixd."""
+
+API_KEY_VARIABLE = "RADIXD_API_KEY"
+"""Holds the key of every client command that is not given one.  No option: a key belongs neither
+in a file of options nor in what --print-config shows."""
+
+_WORKLOAD_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Settings(BaseSettings):
@@ -52,22 +59,82 @@ class Settings(BaseSettings):
     max_running: int = Field(64, ge=1, description="Requests that run at once.")
     max_waiting: int = Field(4096, ge=1, description="Requests that may wait.")
     max_batch_tokens: int = Field(512, ge=1, description="Most tokens computed in a step.")
-    chunk_size: int = Field(256, ge=1, description="Most tokens of one prompt in a step.")
     pipeline_depth: int = Field(2, ge=1, le=2, description="Plans in flight.")
-    waiting_order: Literal["fcfs", "lpm"] = Field(
-        "fcfs", description="Who is admitted next: first come, or longest cached prefix."
+    waiting_order: Literal[
+        "adaptive", "fcfs", "lpm", "hrrn", "dfs_weight", "lof", "priority", "random", "vtc"
+    ] = Field("adaptive", description="Who is admitted next.")
+    weight_prefix: float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Of adaptive: worth of a cached token."
     )
-    retraction_policy: Literal["progress"] = Field(
-        "progress", description="Who is cut back when the pool is full: the least advanced."
+    weight_age: float = Field(
+        50.0, ge=0, allow_inf_nan=False, description="Of adaptive: worth of a second of waiting."
     )
-    eviction_policy: Literal["lru"] = Field(
-        "lru", description="Which cached prefix goes first: the least recently used."
+    weight_cost: float = Field(
+        0.5, ge=0, allow_inf_nan=False, description="Of adaptive: price of a token to compute."
+    )
+    most_passes: int = Field(
+        64, ge=1, description="Admissions after its arrival that may come before a request."
+    )
+    policy_seed: int = Field(
+        0, ge=0, lt=1 << 63, description="Seed of the orders and victims named random."
+    )
+    admission_estimate: Literal["worst_case", "ratio", "peak", "quantile"] = Field(
+        "ratio", description="How much room a new request must find."
     )
     decode_reserve: float = Field(
-        0.2,
+        0.2, ge=0, le=1, description="Of ratio: share of the tokens to come that is kept free."
+    )
+    length_quantile: float = Field(
+        0.9, gt=0, le=1, description="Of quantile: share of finished requests it covers."
+    )
+    chunk_size: int = Field(
+        256, ge=1, description="Most tokens of one prompt in a step, without a workload class."
+    )
+    chunk_sizes: Annotated[dict[str, int], NoDecode] = Field(
+        {"chat": 512, "code": 1024, "longform": 2048},
+        description="The same by workload class; these are all classes there are.",
+    )
+    prefill_share: float = Field(
+        1.0, gt=0, le=1, description="Share of a step for prompts while others decode."
+    )
+    itl_target_ms: float = Field(
+        0.0,
         ge=0,
-        le=1,
-        description="Share of the tokens still to be generated that admission keeps free.",
+        allow_inf_nan=False,
+        description="Time a step stays below while requests decode; 0: no target.",
+    )
+    retraction_policy: Literal[
+        "fifo", "lifo", "lru", "progress", "random", "priority", "cost", "tenant", "deadline"
+    ] = Field("progress", description="Who is cut back when the pool is full.")
+    retraction_keep: Literal["partial", "all", "none"] = Field(
+        "partial", description="What stays cached of a request that is cut back."
+    )
+    high_watermark: float = Field(
+        0.95, ge=0, le=1, description="Share of slots in use above which requests are cut back."
+    )
+    low_watermark: float = Field(
+        0.9, ge=0, le=1, description="Share of slots in use down to which they are."
+    )
+    eviction_policy: Literal["lru", "lfu", "slru", "fifo", "priority", "cost"] = Field(
+        "lru", description="Which cached prefix goes first."
+    )
+    pin_budget: float = Field(
+        0.5, ge=0, le=1, description="Share of the pool that hard pins may hold."
+    )
+    preheat: Path | None = Field(
+        None, description="YAML file of prefixes that are computed before readiness."
+    )
+    tenants: Path | None = Field(
+        None, description="YAML file of tenants: their keys and their shares of the pool."
+    )
+    public_domains: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Cache domains that all tenants share, with commas between."
+    )
+    metrics_port: int = Field(
+        50054,
+        ge=-1,
+        le=65535,
+        description="Prometheus port on scheduler_host; 0: any free one, -1: none.",
     )
     step_timeout_s: float = Field(
         300.0, gt=0, allow_inf_nan=False, description="A step longer than this is a hang."
@@ -88,10 +155,49 @@ class Settings(BaseSettings):
             raise ValueError(f"{page_size} is no power of 2 from 1 to 64")
         return page_size
 
-    @field_validator("run_dir")
+    @field_validator("run_dir", "preheat", "tenants")
     @classmethod
-    def _absolute(cls, run_dir: Path | None) -> Path | None:
-        return run_dir.absolute() if run_dir is not None else None
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return path.absolute() if path is not None else None
+
+    @field_validator("chunk_sizes", mode="before")
+    @classmethod
+    def _classes(cls, given: object) -> object:
+        """From flags and variables: "chat=512,code=1024"."""
+        if not isinstance(given, str):
+            return given
+        sizes: dict[str, str] = {}
+        for part in _parts(given):
+            name, equals, size = part.partition("=")
+            if not (name and equals):
+                raise ValueError(f"{part!r} is not of the form class=tokens")
+            if name in sizes:
+                raise ValueError(f"the class {name!r} comes twice")
+            sizes[name] = size
+        return sizes
+
+    @field_validator("chunk_sizes")
+    @classmethod
+    def _chunks_of_tokens(cls, sizes: dict[str, int]) -> dict[str, int]:
+        for name, size in sizes.items():
+            if not _WORKLOAD_NAME.fullmatch(name):
+                # So that the flag form can say it, and a request's field can hold it.
+                raise ValueError(f"{name!r} is no name of 1 to 64 letters, digits, '.', '_', '-'")
+            if size < 1:
+                raise ValueError(f"{name}: {size} is below 1")
+        return sizes
+
+    @field_validator("public_domains", mode="before")
+    @classmethod
+    def _names(cls, given: object) -> object:
+        return _parts(given) if isinstance(given, str) else given
+
+    @field_validator("public_domains")
+    @classmethod
+    def _named_domains(cls, domains: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not domain or "," in domain or domain != domain.strip() for domain in domains):
+            raise ValueError("a name is empty, holds a comma or begins or ends with a space")
+        return domains
 
     @model_validator(mode="after")
     def _can_serve_somebody(self) -> "Settings":
@@ -99,7 +205,17 @@ class Settings(BaseSettings):
             raise ValueError(f"kv_slots: {self.kv_slots} is not one page of {self.page_size} slots")
         if self.max_length == 1:
             raise ValueError("max_length: 1 leaves room for a prompt or for output, not for both")
+        if self.low_watermark > self.high_watermark:
+            low, high = self.low_watermark, self.high_watermark
+            raise ValueError(f"low_watermark: {low} is above high_watermark, {high}")
+        if self.metrics_port == self.scheduler_port > 0 and self.asks_for("metrics_port"):
+            port = self.metrics_port
+            raise ValueError(f"metrics_port: is {port}, like scheduler_port; they must differ")
         return self
+
+    def asks_for(self, name: str) -> bool:
+        """Whether the option was given, by whatever way, rather than left at its default."""
+        return name in self.model_fields_set
 
     @property
     def ipc_dir(self) -> Path:
@@ -125,6 +241,15 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def as_text(value: object) -> str:
+    """A value as a flag or a variable takes it."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={part}" for key, part in value.items())
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
 def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Settings:
     """Settings from flags (None: not given), environment and a YAML file.
 
@@ -133,7 +258,7 @@ def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Set
     """
     given = {key: value for key, value in flags.items() if value is not None}
     variables = _variables()
-    from_file = {} if config_file is None else _read_yaml(config_file)
+    from_file = {} if config_file is None else _read_options(config_file)
     values = {key: value for key, value in from_file.items() if variable(key) not in variables}
     try:
         return Settings(**(values | given))
@@ -144,10 +269,11 @@ def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Set
         if not name:  # options that contradict each other; the problem begins with the name of one
             name, _, problem = problem.partition(": ")
             raise InvalidRequest(name, problem) from None
-        if name in given:
-            where = flag(name)
-        elif variable(name) in variables:
-            where = variable(name)
+        option = str(first["loc"][0])
+        if option in given:
+            where = flag(option)
+        elif variable(option) in variables:
+            where = variable(option)
         else:
             where = str(config_file)
         raise InvalidRequest(name, f"{problem} ({where})") from None
@@ -157,21 +283,15 @@ def _variables() -> set[str]:
     """Names of the options' variables that are set, in upper case."""
     known = {variable(name) for name in Settings.model_fields}
     ours = {key.upper() for key in os.environ if key.upper().startswith(ENV_PREFIX)}
-    for name in sorted(ours - known):
+    for name in sorted(ours - known - {API_KEY_VARIABLE}):
         # A misspelt option must not be silently without effect.
         if not _KUBERNETES_LINK.fullmatch(name):
             raise InvalidRequest(name, "unknown option")
     return ours & known
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidRequest("config", f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        problem = " ".join(str(error).split())
-        raise InvalidRequest("config", f"{path}: {problem}") from None
+def _read_options(path: Path) -> dict[str, Any]:
+    loaded = read_yaml(path, option="config")
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
@@ -180,3 +300,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         if key not in Settings.model_fields:
             raise InvalidRequest(str(key), f"unknown option ({path})")
     return loaded
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text.strip() else ()

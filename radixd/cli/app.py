@@ -7,16 +7,25 @@ import typer
 
 from protos.errors import RadixdError
 from radixd.cli.bench import bench
+from radixd.cli.bench_core import bench_core
+from radixd.cli.bench_pressure import pressure
 from radixd.cli.chat import chat
 from radixd.cli.client import CommandError
 from radixd.cli.doctor import doctor
+from radixd.cli.explain import explain
 from radixd.cli.generate import generate
+from radixd.cli.pins import pins
+from radixd.cli.policy import policy
 from radixd.cli.preheat import preheat
+from radixd.cli.requests import requests
 from radixd.cli.terminal import PASSES_SETTINGS, err
 from radixd.cli.top import top
 from radixd.cli.tree import tree
 from radixd.cli.up import up
 from radixd.cli.version import version
+
+BENCH_CORE = "bench core"
+"""A command of two words; `bench` takes every option of the services, so it cannot be a group."""
 
 app = typer.Typer(
     name="radixd",
@@ -32,7 +41,13 @@ app.command()(generate)
 app.command()(preheat)
 app.command()(tree)
 app.command()(top)
+app.command()(requests)
+app.command()(explain)
+app.command()(pins)
+app.command()(policy)
 app.command(context_settings=PASSES_SETTINGS)(bench)
+app.command(name=BENCH_CORE)(bench_core)
+app.command()(pressure)
 app.command(context_settings=PASSES_SETTINGS)(doctor)
 app.command()(version)
 
@@ -42,8 +57,11 @@ def main(argv: list[str] | None = None) -> int:
 
     0 done, 1 refused or failed with one line on standard error, 2 wrong usage, 130 interrupted.
     """
+    words = sys.argv[1:] if argv is None else argv
+    if words[:2] == BENCH_CORE.split():
+        words = [BENCH_CORE, *words[2:]]
     try:
-        app(args=argv, prog_name="radixd")
+        app(args=words, prog_name="radixd")
     except (CommandError, RadixdError) as error:
         err.print(f"radixd: {error}", style="red", markup=False, soft_wrap=True)
         return 1

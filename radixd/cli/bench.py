@@ -39,7 +39,10 @@ def bench(
         typer.Option(metavar="HOST:PORT", help="A running server; absent: start one of our own."),
     ] = None,
 ) -> None:
-    """Measure a workload; takes every option of `radixd up` for the services it starts."""
+    """Measure a workload; takes every option of `radixd up` for the services it starts.
+
+    `radixd bench core` measures the scheduler core alone.
+    """
     work = load_workload(workload.value)
     with _serving(ctx.args, target) as (address, services):
         figures = [_run(work, address, services, label) for label in _labels(work.name, runs)]

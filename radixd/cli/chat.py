@@ -24,7 +24,7 @@ from radixd.cli.request import (
     fill,
 )
 from radixd.cli.silence import watched
-from radixd.cli.terminal import Target, err, write_text
+from radixd.cli.terminal import ApiKey, Target, err, write_text
 
 HELP = """/reset          forget the conversation
 /system [TEXT]  set the system message and start over; without TEXT: the template's own
@@ -43,13 +43,14 @@ class ChatOptions:
     seed: Annotated[int | None, typer.Option(help="Of every turn; drawn when absent.")] = None
     cache_domain: Annotated[str | None, typer.Option(help="Share prefixes only in here.")] = None
     target: Target = None
+    api_key: ApiKey = None
 
 
 @takes(ChatOptions)
 def chat(options: ChatOptions) -> None:
     """Hold a conversation with the model."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with Client(options.target or default_target()) as client:
+    with Client(options.target or default_target(), api_key=options.api_key) as client:
         conversation = Conversation(client, options, is_terminal=is_terminal)
         if is_terminal:
             model = client.stats().model

@@ -3,6 +3,7 @@
 Not here: what a command prints when all goes well, and anything that starts a server.
 """
 
+import os
 import re
 from collections.abc import Generator
 from types import TracebackType
@@ -20,7 +21,7 @@ from protos.radixd.v1 import (
     inference_pb2_grpc,
 )
 from radixd.chassis.grpc_server import CLIENT_OPTIONS, join_address
-from radixd.chassis.settings import Settings, load_settings
+from radixd.chassis.settings import API_KEY_VARIABLE, Settings, load_settings
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     *CLIENT_OPTIONS,
@@ -97,6 +98,8 @@ def explain(error: grpc.RpcError, target: str) -> CommandError:
     line = _one_line(status.message)
     for detail in status.details:
         line += _detail_text(detail, line)
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        line += f"; set {API_KEY_VARIABLE} or give --api-key"
     return CommandError(f"{line} ({code.name})")
 
 
@@ -122,11 +125,27 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def key_metadata(api_key: str | None = None) -> tuple[tuple[str, str], ...]:
+    """The metadata that shows a key, or the one of the environment; empty where there is none.
+
+    Raises:
+        CommandError: it cannot be a key; does not quote it.
+    """
+    key = os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key
+    if not key:
+        return ()
+    if not re.fullmatch(r"[!-~]+", key):
+        where = API_KEY_VARIABLE if api_key is None else "--api-key"
+        raise CommandError(f"{where}: a key has neither blanks nor characters beyond ASCII")
+    return (("authorization", f"Bearer {key}"),)
+
+
 class Client:
     """A connection to one server; every failed call raises CommandError."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, api_key: str | None = None) -> None:
         self.target = parse_target(target)
+        self._metadata = key_metadata(api_key)
         self._channel = grpc.insecure_channel(self.target, options=CHANNEL_OPTIONS)
         self._inference: Any = inference_pb2_grpc.InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._admin: Any = admin_pb2_grpc.AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -151,13 +170,7 @@ class Client:
         self, request: inference_pb2.GenerateRequest
     ) -> Generator[inference_pb2.GenerateResponse, None, None]:
         """The pieces of an answer; closing the generator cancels the request."""
-        call = self._inference.Generate(request, timeout=_patience_s(request))
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise explain(error, self.target) from None
-        finally:
-            call.cancel()
+        yield from self._stream(self._inference.Generate, request, _patience_s(request))
 
     def generate_unary(
         self, request: inference_pb2.GenerateUnaryRequest
@@ -170,6 +183,37 @@ class Client:
         """The books of the server."""
         request, reply = admin_pb2.GetStatsRequest(), admin_pb2.GetStatsResponse
         return self._ask(self._admin.GetStats, request, reply, 30)
+
+    def watch_stats(self, interval_s: float) -> Generator[admin_pb2.WatchStatsResponse, None, None]:
+        """The books at once and every interval; closing the generator ends it."""
+        request = admin_pb2.WatchStatsRequest(interval_ms=max(0, round(interval_s * 1000)))
+        yield from self._stream(self._admin.WatchStats, request, None)
+
+    def pins(self) -> admin_pb2.ListPinsResponse:
+        """Pins that hold."""
+        request, reply = admin_pb2.ListPinsRequest(), admin_pb2.ListPinsResponse
+        return self._ask(self._admin.ListPins, request, reply, 30)
+
+    def unpin(self, request: admin_pb2.UnpinRequest) -> admin_pb2.UnpinResponse:
+        """Removes pins."""
+        return self._ask(self._admin.Unpin, request, admin_pb2.UnpinResponse, 30)
+
+    def requests(self, request: admin_pb2.ListRequestsRequest) -> admin_pb2.ListRequestsResponse:
+        """Live requests."""
+        return self._ask(self._admin.ListRequests, request, admin_pb2.ListRequestsResponse, 30)
+
+    def explain_request(self, request: admin_pb2.ExplainRequest) -> admin_pb2.ExplainResponse:
+        """Why a request is where it is."""
+        return self._ask(self._admin.Explain, request, admin_pb2.ExplainResponse, 30)
+
+    def policy(self) -> admin_pb2.GetPolicyResponse:
+        """The policies in force, and those there are."""
+        request, reply = admin_pb2.GetPolicyRequest(), admin_pb2.GetPolicyResponse
+        return self._ask(self._admin.GetPolicy, request, reply, 30)
+
+    def set_policy(self, request: admin_pb2.SetPolicyRequest) -> admin_pb2.SetPolicyResponse:
+        """Changes policies at once."""
+        return self._ask(self._admin.SetPolicy, request, admin_pb2.SetPolicyResponse, 30)
 
     def preheat(self, request: admin_pb2.PreheatRequest) -> admin_pb2.PreheatResponse:
         """Computes prefixes into the cache; takes as long as the arithmetic takes."""
@@ -191,9 +235,20 @@ class Client:
         answer = self._ask(self._health.Check, request, reply, timeout_s)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
+    def _stream(
+        self, method: Any, request: Any, timeout_s: float | None
+    ) -> Generator[Any, None, None]:
+        call = method(request, timeout=timeout_s, metadata=self._metadata)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise explain(error, self.target) from None
+        finally:
+            call.cancel()
+
     def _ask(self, method: Any, request: Any, reply: type[T], timeout_s: float | None) -> T:
         try:
-            answer = method(request, timeout=timeout_s)
+            answer = method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise explain(error, self.target) from None
         assert isinstance(answer, reply), answer

@@ -11,6 +11,7 @@ from radixd.cli.client import Client, CommandError, default_target
 from radixd.cli.options import takes
 from radixd.cli.request import ROLE_USER, chat_message, fill, parse_ids, read_text
 from radixd.cli.terminal import (
+    ApiKey,
     Json,
     Target,
     err,
@@ -37,6 +38,11 @@ class GenerateOptions:
     top_k: Annotated[int | None, Option(help="Keep the k likeliest tokens; 0: all.")] = None
     top_p: Annotated[float | None, Option(help="Keep the likeliest that reach this.")] = None
     min_p: Annotated[float | None, Option(help="Keep those this likely to the best.")] = None
+    min_tokens: Annotated[int | None, Option(help="So many come before an end may.")] = None
+    repetition_penalty: Annotated[float | None, Option(help="Above 1: repeat less.")] = None
+    presence_penalty: Annotated[float | None, Option(help="Off what occurred.")] = None
+    frequency_penalty: Annotated[float | None, Option(help="Off for each occurrence.")] = None
+    logprobs: Annotated[int | None, Option(help="With so many alternatives a token.")] = None
     stop: Annotated[list[str], Option(help="Text that ends the answer; repeatable.")] = field(
         default_factory=list
     )
@@ -44,17 +50,20 @@ class GenerateOptions:
     timeout_ms: Annotated[int | None, Option(help="Time the request may take in all.")] = None
     cache_domain: Annotated[str | None, Option(help="Share prefixes only within this.")] = None
     no_store: Annotated[bool, Option("--no-store", help="Keep nothing in the cache.")] = False
+    priority: Annotated[int | None, Option(help="Higher goes first; -100 to 100.")] = None
+    workload: Annotated[str | None, Option(help="Class: chat, code, longform, ...")] = None
     request_id: Annotated[str | None, Option(help="Chosen id; drawn when absent.")] = None
     stream: Annotated[bool, Option(help="Show tokens as they come.")] = True
     json: Json = False
     target: Target = None
+    api_key: ApiKey = None
 
 
 @takes(GenerateOptions)
 def generate(options: GenerateOptions) -> None:
     """Generate a continuation of one prompt."""
     request = build_request(options)
-    with Client(options.target or default_target()) as client:
+    with Client(options.target or default_target(), api_key=options.api_key) as client:
         if options.stream:
             answer = _collect(client, request, show=not options.json)
         else:
@@ -83,6 +92,8 @@ def build_request(options: GenerateOptions) -> inference_pb2.GenerateRequest:
         timeout_ms=options.timeout_ms,
         cache_domain=options.cache_domain,
         no_store=True if options.no_store else None,
+        priority=options.priority,
+        workload=options.workload,
     )
     fill(
         request.sampling,
@@ -92,6 +103,11 @@ def build_request(options: GenerateOptions) -> inference_pb2.GenerateRequest:
         min_p=options.min_p,
         seed=options.seed,
         max_tokens=options.max_tokens,
+        min_tokens=options.min_tokens,
+        repetition_penalty=options.repetition_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        logprobs=options.logprobs,
         stop=options.stop,
         ignore_eos=True if options.ignore_eos else None,
     )
@@ -144,7 +160,14 @@ def answer_dict(answer: inference_pb2.GenerateUnaryResponse) -> dict[str, Any]:
         value[matched] = getattr(answer, matched)
     if answer.finish_message:
         value["finish_message"] = answer.finish_message
+    if answer.logprobs:
+        value["logprobs"] = [_logprobs_dict(entry) for entry in answer.logprobs]
     return value
+
+
+def _logprobs_dict(entry: inference_pb2.TokenLogprobs) -> dict[str, Any]:
+    top = [{"token_id": token.token_id, "logprob": token.logprob} for token in entry.top]
+    return {"token_id": entry.token_id, "logprob": entry.logprob, "top": top}
 
 
 def usage_line(answer: Any) -> str:

@@ -3,6 +3,7 @@
 Only what cannot be put into a message at all is refused here, naming the option.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,14 @@ def parse_ids(text: str) -> list[int]:
     Raises:
         CommandError: something is no integer.
     """
+    if not text.strip():
+        return []
     ids: list[int] = []
-    for part in text.replace(",", " ").split():
+    for part in re.split(r"\s*,\s*|\s+", text.strip()):
         try:
             ids.append(int(part))
         except ValueError:
+            # Between two commas stands what was forgotten, and not nothing.
             raise CommandError(f"--ids: {part!r} is not an integer") from None
     return ids
 

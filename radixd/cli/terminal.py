@@ -16,6 +16,12 @@ Target = Annotated[
     str | None,
     typer.Option("--target", metavar="HOST:PORT", help="The server; default 127.0.0.1:50051."),
 ]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key", metavar="KEY", help="Key of a tenant; better kept in RADIXD_API_KEY."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 PASSES_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -69,3 +75,14 @@ def usage_dict(usage: Any) -> dict[str, int]:
         "completion_tokens": usage.completion_tokens,
         "cached_tokens": usage.cached_tokens,
     }
+
+
+def duration(ms: int) -> str:
+    """`1h02m`, `3m07s`, `4.25s` or `12ms`."""
+    if ms < 1000:
+        return f"{ms}ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.4g}s"
+    seconds = ms // 1000
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds % 60:02}s"

@@ -8,7 +8,7 @@ from rich.tree import Tree
 
 from protos.radixd.v1 import admin_pb2
 from radixd.cli.client import Client, default_target
-from radixd.cli.terminal import Json, Target, out, print_json, snippet
+from radixd.cli.terminal import ApiKey, Json, Target, out, print_json, snippet
 
 MAX_DRAWN_DEPTH = 16
 """Deeper nodes are drawn at this depth with their true one written beside them."""
@@ -18,9 +18,10 @@ def tree(
     max_nodes: Annotated[int, typer.Option(min=1, help="Most nodes shown.")] = 1000,
     json: Json = False,
     target: Target = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Draw the tree of cached prefixes."""
-    with Client(target or default_target()) as client:
+    with Client(target or default_target(), api_key=api_key) as client:
         dump = client.dump_tree(max_nodes)
     if json:
         print_json(

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 _BAR_WIDTH = 24
+_PROGRESS = ("progress", "preheat_progress")
 _SHOWN_ELSEWHERE = ("timestamp", "level", "event", "service", "exception")
 
 
@@ -26,19 +27,32 @@ def for_machine(name: str, line: str) -> str:
 def is_progress(line: str) -> bool:
     """Whether a line only says how far something is: one for the live line, not one to keep."""
     event = _event(line)
-    return event is not None and event["event"] == "progress"
+    return event is not None and event["event"] in _PROGRESS
 
 
 def brief(line: str) -> str:
     """What a line says, short enough for a progress line; progress is drawn as a bar."""
     event = _event(line)
     if event is not None and event["event"] == "progress":
-        percent = max(0, min(100, int(event.get("percent", 0))))
-        num_full = percent * _BAR_WIDTH // 100
-        bar = "█" * num_full + "░" * (_BAR_WIDTH - num_full)
-        return f"{event.get('what', '')} {bar} {percent} %"
+        return _bar(str(event.get("what", "")), _number(event, "percent"))
+    if event is not None and event["event"] == "preheat_progress":
+        done, total = _number(event, "done"), max(1, _number(event, "total"))
+        facts = f"{done} of {total} prefixes, {_number(event, 'tokens')} tokens"
+        return f"{_bar('preheating', 100 * done // total)}, {facts}"
     text = line if event is None else _said(event)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _bar(what: str, percent: int) -> str:
+    percent = max(0, min(100, percent))
+    num_full = percent * _BAR_WIDTH // 100
+    bar = "█" * num_full + "░" * (_BAR_WIDTH - num_full)
+    return f"{what} {bar} {percent} %"
+
+
+def _number(event: dict[str, Any], key: str) -> int:
+    value = event.get(key)
+    return int(value) if isinstance(value, int | float) else 0
 
 
 def _named(name: str, line: str) -> str:

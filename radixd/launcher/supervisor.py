@@ -21,6 +21,7 @@ from radixd.chassis.command import argv_from_settings
 from radixd.chassis.grpc_server import join_address
 from radixd.chassis.settings import Settings
 from radixd.launcher.child import Child
+from radixd.launcher.files import check_files
 from radixd.launcher.log_line import brief, for_machine, for_terminal, is_progress
 from radixd.launcher.ports import settle_ports
 from radixd.launcher.progress import Progress
@@ -102,9 +103,10 @@ class Supervisor:
         """Starts everything; returns when it is ready, or when Ctrl-C or SIGTERM came first.
 
         Raises:
-            RadixdError: a port is taken, a service ended before it was ready, or time ran out.
-                Nothing is left running.
+            RadixdError: a file of the settings is wrong, a port is taken, a service ended before
+                it was ready, or time ran out.  Nothing is left running.
         """
+        check_files(self.settings)
         if not self.settings.port and self.settings.run_dir is None:
             # A server on any port is a passing one, and leaves no folder behind.
             self._own_folder = Path(tempfile.mkdtemp(prefix="radixd-"))
@@ -190,12 +192,14 @@ class Supervisor:
                 waited_s = time.monotonic() - started
                 if limit_s and waited_s > limit_s:
                     raise StartError(f"not ready after {limit_s:g} s: {missing}")
-                self._progress.show(f"{missing}, {waited_s:.0f} s{self._last_words()}")
+                self._progress.show(f"{missing}, {waited_s:.0f} s{self._last_words(missing)}")
                 with contextlib.suppress(queue.Empty):
                     self._changes.get(timeout=_LOOK_EVERY_S)
 
-    def _last_words(self) -> str:
-        lines = self._children[WORKER].last_lines
+    def _last_words(self, missing: str) -> str:
+        # The front is the last to come, and has something to say while it preheats.
+        speaker = FRONT if FRONT in missing else WORKER
+        lines = self._children[speaker].last_lines
         return f": {brief(lines[-1])}" if lines else ""
 
     def _dead_child(self) -> Child | None:

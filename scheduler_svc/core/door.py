@@ -59,6 +59,11 @@ def _refuse_size(state: SchedulerState, submission: Submission) -> Output | None
     if state.kv.num_pages(num_prompt) > state.pool.num_pages:
         message = f"{num_prompt} tokens can never fit the pool of {state.num_slots} token slots"
         return _refusal(submission, Ending.REJECTED_TOO_LARGE, "prompt", message)
+    policy = state.config.tenants.get(submission.tenant)
+    if policy is not None and num_prompt > policy.most_share * state.num_slots:
+        slots = int(policy.most_share * state.num_slots)
+        message = f"{num_prompt} tokens, and tenant {submission.tenant!r} may hold {slots} slots"
+        return _refusal(submission, Ending.REJECTED_TOO_LARGE, "prompt", message)
     return _refuse_queue(state, submission)
 
 

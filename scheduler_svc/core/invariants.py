@@ -37,15 +37,18 @@ def check_idle(scheduler: Scheduler) -> None:
     assert not len(state.waiting)
     assert not state.leaving
     assert not state.in_flight
-    assert books.free + books.evictable == books.total, books
+    pinned = state.pins.num_hard_pages() * state.config.page_size
+    assert books.free + books.evictable + pinned == books.total, books
     assert len(state.free_rows) == state.num_rows
 
 
 def _all_nodes(scheduler: Scheduler, holders: list[Request]) -> list[RadixNode]:
     """Nodes that can be matched, and flushed ones that a lease still holds."""
     nodes = dict.fromkeys(scheduler.state.tree.nodes())
-    for request in holders:
-        node = request.lease.node if request.lease else None
+    held = [request.lease for request in holders]
+    held += [pin.lease for pin in scheduler.state.pins]
+    for lease in held:
+        node = lease.node if lease else None
         while node is not None:
             nodes[node] = None
             node = node.parent
@@ -62,7 +65,7 @@ def _check_partition(
             page
             for request in holders
             if request.lease is not None
-            for page in request.pages[len(request.lease.pages) :]
+            for page in request.pages[request.lease.num_pages :]
         ],
         Owner.TREE: [page for node in nodes for page in node.pages],
         Owner.IN_FLIGHT: pool.in_flight_pages(),
@@ -85,6 +88,7 @@ def _check_tree(
 ) -> None:
     tree, page_bytes = scheduler.state.tree, TOKEN_BYTES * scheduler.state.config.page_size
     leases = Counter(r.lease.node for r in holders if r.lease is not None)
+    leases.update(pin.lease.node for pin in scheduler.state.pins if pin.lease is not None)
     for node in nodes:
         name = f"node {node.serial}"
         if node.num_leases != leases[node]:
@@ -119,22 +123,35 @@ def _check_rows(scheduler: Scheduler, holders: list[Request], broken: list[str])
     for request in holders:
         name = request.request_id
         lease = request.lease
-        if lease is None or request.pages[: len(lease.pages)] != lease.pages:
+        path = scheduler.state.tree.path_pages(lease) if lease else None
+        if lease is None or request.pages[: lease.num_pages] != path:
             broken.append(f"{name}: does not begin with the pages of its lease")
             continue
         if not request.num_acked <= request.num_computed <= len(request.pages) * size:
             broken.append(f"{name}: computed beyond its pages")
         planned = [row for plan in state.in_flight for row in plan.rows if row.request is request]
-        if request.num_in_flight != len(planned):
-            broken.append(f"{name}: plans in flight miscounted")
-        if request.num_computed - request.num_acked != sum(row.extend_len for row in planned):
+        decodes = sum(plan.decodes.count(request) for plan in state.in_flight)
+        if request.num_unacked != decodes + sum(row.extend_len for row in planned):
             broken.append(f"{name}: tokens in flight miscounted")
+        sampled = decodes + sum(row.samples for row in planned)
+        if request.state is not State.LEAVING and request.num_pending != sampled:
+            broken.append(f"{name}: tokens to be sampled miscounted")
 
 
 def _check_requests(scheduler: Scheduler, broken: list[str]) -> None:
     state = scheduler.state
     alive = [r for r in state.leaving if r.state is State.RETRACTING]
     alive += [*state.running.values(), *state.waiting.requests()]
+    broken += [
+        f"{request.request_id}: decodes and owes {request.num_owed} tokens"
+        for request in state.decoding.values()
+        if request.num_owed != 1
+    ]
+    broken += [
+        f"{pin.pin_id}: its node does not know it"
+        for pin in state.pins
+        if pin.node is not None and pin not in pin.node.pins
+    ]
     if sorted(request.request_id for request in alive) != sorted(state.live):
         broken.append("live requests are not exactly those that wait, run or are cut back")
     broken += [

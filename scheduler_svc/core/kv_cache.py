@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 
 from scheduler_svc.core.page_pool import Owner, PagePool
-from scheduler_svc.core.radix_node import PrefixKey
+from scheduler_svc.core.radix_node import Inserted, Lease, PrefixKey
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.request import Request
 
@@ -36,10 +36,10 @@ class KVCache:
 
     def num_private_pages(self, request: Request) -> int:
         """Pages of a request that are not the tree's."""
-        return len(request.pages) - len(request.lease.pages) if request.lease else 0
+        return len(request.pages) - request.lease.num_pages if request.lease else 0
 
-    def num_returning_pages(self, request: Request) -> int:
-        """Pages that can be had once a leaving request is released."""
+    def num_pages_held_alone(self, request: Request) -> int:
+        """Pages that can be had once this request, and no other, is gone."""
         if request.lease is None:
             return 0
         return self.num_private_pages(request) + self.tree.num_pages_held_alone(request.lease)
@@ -53,14 +53,15 @@ class KVCache:
         """Gives a request the longest cached prefix of its tokens, locked."""
         assert request.lease is None
         request.lease = self.tree.acquire(self.match_key(request))
-        request.pages = list(request.lease.pages)
-        request.num_computed = request.num_acked = len(request.pages) * self.page_size
+        request.pages = self.tree.path_pages(request.lease)
+        request.num_computed = len(request.pages) * self.page_size
 
     def detach(self, request: Request) -> None:
         """Undoes `attach` before anything was computed."""
         assert request.lease is not None
-        assert len(request.pages) == len(request.lease.pages)
+        assert len(request.pages) == request.lease.num_pages
         self.tree.release(request.lease)
+        request.num_computed = 0
         request.forget_kv()
 
     def grow(self, request: Request, num_tokens: int) -> bool:
@@ -74,12 +75,17 @@ class KVCache:
             return True
         if missing > self.num_available_pages:
             return False
-        if missing > self.pool.num_free:
-            self.tree.evict(missing - self.pool.num_free)
-        request.pages.extend(self.pool.take(missing))
+        request.pages.extend(self.take(missing))
         return True
 
-    def commit(self, request: Request, last_step_id: int) -> tuple[int, list[int]] | None:
+    def take(self, num_pages: int) -> array[int]:
+        """[num_pages] private pages, evicting for them; the caller knows that they can be had."""
+        short = num_pages - self.pool.num_free
+        if short > 0:
+            self.tree.evict(short)
+        return self.pool.take(num_pages)
+
+    def commit(self, request: Request, last_step_id: int) -> tuple[int, array[int]] | None:
         """Puts the computed whole pages of a running request into the tree.
 
         Where the tree already had some of them, the request moves over to the tree's copies and
@@ -90,13 +96,13 @@ class KVCache:
         """
         lease = request.lease
         assert lease is not None
-        num_leased = len(lease.pages)
+        num_leased = lease.num_pages
         num_whole, key = self._computed(request)
         if num_whole <= num_leased:
             return None
         if lease.node.dead:  # computed before a flush: may not be shared any more
             return None
-        inserted = self.tree.insert(key, request.pages[:num_whole])
+        inserted = self._insert(request, key, num_whole, lease)
         self.tree.release(lease)
         request.lease = inserted.lease
         # [0, leased)        the tree's before and after
@@ -106,38 +112,46 @@ class KVCache:
         if existing <= num_leased:
             return None
         self.pool.retire(request.pages[num_leased:existing], last_step_id)
-        twins = inserted.lease.pages[num_leased:existing]
+        twins = self.tree.path_pages(inserted.lease)[num_leased:existing]
         request.pages[num_leased:existing] = twins
         return num_leased, twins
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Request) -> Lease | None:
         """Takes back all a request holds; its computed whole pages stay in the tree as warm.
 
         No plan in flight may name the request.
+
+        Returns:
+            Where its tokens end in the tree, already released; None when nothing of it is there.
         """
         lease = request.lease
         assert lease is not None
-        assert not request.num_in_flight
-        num_tree = len(lease.pages)
+        assert not request.num_unacked
+        num_tree, end = lease.num_pages, lease
         if not request.submission.no_store and not lease.node.dead:
             num_whole, key = self._computed(request)
             if num_whole > num_tree:
-                inserted = self.tree.insert(key, request.pages[:num_whole])
-                self.pool.give_back(
-                    request.pages[num_tree : inserted.num_existing_pages], Owner.PRIVATE
-                )
-                num_tree = num_whole
-                self.tree.release(inserted.lease)
+                inserted = self._insert(request, key, num_whole, lease)
+                twins = request.pages[num_tree : inserted.num_existing_pages]
+                self.pool.give_back(twins, Owner.PRIVATE)
+                num_tree, end = num_whole, inserted.lease
+                self.tree.release(end)
         self.pool.give_back(request.pages[num_tree:], Owner.PRIVATE)
         self.tree.release(lease)
         request.forget_kv()
+        return None if end.node.parent is None else end
 
     def slots(self, request: Request, start: int, end: int) -> array[int]:
         """Slots of positions [start, end) of a request."""
         if self.page_size == 1:
-            return array("i", request.pages[start:end])
+            return request.pages[start:end]
         size, pages = self.page_size, request.pages
         return array("i", [pages[i // size] * size + i % size for i in range(start, end)])
+
+    def _insert(self, request: Request, key: PrefixKey, num_whole: int, below: Lease) -> Inserted:
+        priority = request.submission.priority
+        pages = request.pages[:num_whole]
+        return self.tree.insert(key, pages, below=below, priority=priority)
 
     def _computed(self, request: Request) -> tuple[int, PrefixKey]:
         """Whole pages whose computation the worker has reported, and their key."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
-from protos.plan import BatchPlan, SamplingParams
+from protos.plan import BatchPlan, LogprobColumns, SamplingParams
 
 
 class Ending(IntEnum):
@@ -25,6 +27,16 @@ class Ending(IntEnum):
     REJECTED_DUPLICATE_ID = 9
     FAILED = 10
     PREHEATED = 11
+
+
+class PinLevel(IntEnum):
+    """How firmly a prefix is kept.  The numbers are those of radixd.v1.PinLevel."""
+
+    NONE = 1
+    SOFT = 2
+    """Evicted after everything that is not pinned."""
+    HARD = 3
+    """Not evicted while it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +58,53 @@ class Submission:
     preheat: bool = False
     resume_output_ids: array[int] | None = None
     """Tokens an earlier scheduler already delivered; they count against max_tokens."""
+    tenant: str = ""
+    """Whom the front authenticated; empty: nobody in particular."""
+    priority: int = 0
+    """Higher goes first, under the policies that look at it."""
+    workload: str = ""
+    """Class that sets the chunk size; one the configuration does not know counts as none."""
+    client_request_id: str = ""
+    """What operators call it; empty: `request_id`."""
+    pin: PinLevel = PinLevel.NONE
+    """Of a preheat: what becomes of its prefix afterwards."""
+    pin_ttl_ns: int = 0
+    """The pin goes so long after its last hit; 0: when somebody removes it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """News of one request.  After an output with an ending there is none."""
+class Output(NamedTuple):
+    """News of one request.  After an output with an ending there is none.
+
+    A tuple, because one is made for every token of every stream.
+    """
 
     request_id: str
-    token_ids: array[int]
-    """[n] new tokens, typecode "i"; may be empty."""
+    token_ids: Sequence[int]
+    """[n] new tokens; may be empty."""
+    cached_tokens: int = 0
+    """Prompt tokens served from the cache at first admission."""
     ending: Ending | None = None
     message: str = ""
     """For people, where the ending needs a sentence."""
     field: str = ""
     """The field of the submission that a rejection is about."""
-    cached_tokens: int = 0
-    """Prompt tokens served from the cache at first admission."""
     computed_tokens: int = 0
     """Of a preheat that is done: tokens computed for it; whole pages only."""
+    logprobs: LogprobColumns | None = None
+    """Of `token_ids`, where the request asked."""
+    pin: PinReceipt | None = None
+    """Of a preheat that asked for a pin."""
+
+
+class PinReceipt(NamedTuple):
+    """What became of the wish to pin a prefix."""
+
+    pin_id: str
+    """Empty: nothing is pinned."""
+    num_tokens: int
+    """Tokens the pin holds."""
+    message: str = ""
+    """Why it is not what was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ class PlanBuilder:
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
+        self._decodes: list[Request] = []
         self._planned: list[PlannedRow] = []
         self._rows: array[int] = array("i")
         self._prefix_lens: array[int] = array("i")
@@ -22,43 +23,64 @@ class PlanBuilder:
         self._input_ids: array[int] = array("i")
         self._out_slots: array[int] = array("i")
         self._new_rows: list[NewRow] = []
+        self._num_prefill_tokens = 0
 
     @property
     def is_empty(self) -> bool:
         """Nothing was added."""
-        return not self._planned
+        return not (self._decodes or self._planned)
+
+    def add_decodes(self, requests: list[Request], slots: array[int]) -> None:
+        """One token for each stream; `slots` [n] is where its KV goes, its pages are in place.
+
+        Must come before `add`.  This loop runs for every token that is served: it does what must be
+        done a row and nothing else.
+        """
+        assert not self._planned
+        rows, prefix_lens, input_ids = [], [], []
+        step_id = self._state.next_step_id
+        for request in requests:
+            computed = request.num_computed
+            rows.append(request.row)
+            prefix_lens.append(computed)
+            input_ids.append(TOKEN_FROM_STEP_BEFORE if request.num_pending else request.tokens[-1])
+            request.num_computed = computed + 1
+            request.num_unacked += 1
+            request.num_pending += 1
+            request.last_step_id = step_id
+        num_rows = len(requests)
+        self._decodes = requests
+        self._rows.extend(rows)
+        self._prefix_lens.extend(prefix_lens)
+        self._extend_lens.extend(_ONES[:num_rows] if num_rows <= len(_ONES) else [1] * num_rows)
+        self._samples += b"\1" * num_rows
+        self._input_ids.extend(input_ids)
+        self._out_slots.extend(slots)
+        self._state.counters.computed_tokens += num_rows
+        self._state.ledger.note_decodes(requests)
 
     def add(self, request: Request, num_tokens: int) -> None:
-        """Computes the next `num_tokens` tokens of a request, whose pages are in place."""
-        kv, counters = self._state.kv, self._state.counters
+        """Computes the next `num_tokens` of a prompt, whose pages are in place."""
         start, end = request.num_computed, request.num_computed + num_tokens
         assert 0 < num_tokens <= request.num_owed, (num_tokens, request.num_owed)
-        samples = end == request.num_tokens and not request.submission.preheat
+        samples = end == request.num_tokens and not request.is_preheat
         if not request.is_bound:
-            request.is_bound = True
-            sampling = request.submission.sampling
-            prefix_slots = kv.slots(request, 0, start)
-            self._new_rows.append(
-                NewRow(row=request.row, prefix_slots=prefix_slots, sampling=sampling)
-            )
+            self._bind(request, start)
         self._rows.append(request.row)
         self._prefix_lens.append(start)
         self._extend_lens.append(num_tokens)
         self._samples.append(samples)
         self._input_ids.extend(request.tokens[start:end])
-        if end > len(request.tokens):
-            assert num_tokens == 1, "only the newest token can be unknown"
-            self._input_ids.append(TOKEN_FROM_STEP_BEFORE)
-        self._out_slots.extend(kv.slots(request, start, end))
+        self._out_slots.extend(self._state.kv.slots(request, start, end))
         self._planned.append(PlannedRow(request, num_tokens, samples))
+        self._num_prefill_tokens += num_tokens
         request.num_computed = end
+        request.num_unacked += num_tokens
         request.num_pending += samples
-        request.num_in_flight += 1
-        counters.computed_tokens += num_tokens
-        counters.recomputed_tokens += max(0, min(end, request.most_computed) - start)
-        if request.submission.preheat:
-            counters.preheated_tokens += num_tokens
-        request.most_computed = max(request.most_computed, end)
+        request.last_step_id = self._state.next_step_id
+        self._count(request, start, end)
+        if samples:
+            self._state.begin_decoding(request)
 
     def build(self) -> BatchPlan:
         """The plan, booked as in flight."""
@@ -86,7 +108,40 @@ class PlanBuilder:
         )
         state.remaps = []
         state.freed_rows = array("i")
-        state.in_flight.append(PlanInFlight(plan.step_id, self._planned))
+        state.in_flight.append(
+            PlanInFlight(plan.step_id, self._decodes, self._planned, self._num_prefill_tokens)
+        )
         state.next_step_id += 1
         state.counters.steps += 1
+        state.estimate.note_step()
         return plan
+
+    def _bind(self, request: Request, start: int) -> None:
+        """The worker sees the row for the first time."""
+        sampling = request.submission.sampling
+        request.is_bound = True
+        self._new_rows.append(
+            NewRow(
+                row=request.row,
+                prefix_slots=self._state.kv.slots(request, 0, start),
+                sampling=sampling,
+                num_prompt=request.num_prompt,
+                context_ids=request.tokens[:] if sampling.needs_context else array("i"),
+                suppressed_ids=self._suppressed(request) if sampling.min_tokens else (),
+            )
+        )
+
+    def _suppressed(self, request: Request) -> tuple[int, ...]:
+        return tuple(sorted(request.stop_ids))
+
+    def _count(self, request: Request, start: int, end: int) -> None:
+        again = max(0, min(end, request.most_computed) - start)
+        counts = self._state.ledger.of(request.submission.tenant)
+        for books in (self._state.counters, counts):
+            books.computed_tokens += end - start
+            books.recomputed_tokens += again
+        if request.is_preheat:
+            self._state.counters.preheated_tokens += end - start
+
+
+_ONES = array("i", [1]) * 4096

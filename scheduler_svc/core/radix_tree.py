@@ -1,24 +1,30 @@
 """Compressed radix tree of computed prefixes, grain one page.
 
-Knows tokens and pages; not requests, time or tensors.  Recency is a logical clock.  No walk is
-recursive, so depth costs time but no stack.  Technique after the radix caches of SGLang and TGI;
-holds that stop at the first held ancestor, tail trimming and flush by detaching are our own.
+Knows tokens and pages; not requests or tensors.  Recency is a logical clock; `now_ms` is a fact it
+is told, for the histograms alone.  No walk is recursive, so depth costs time but no stack.
+Technique after the radix caches of SGLang and TGI; holds that stop at the first held ancestor,
+facts that a removed child hands to its parent, and flush by detaching are our own.
 """
 
 from __future__ import annotations
 
-import heapq
+from array import array
 from collections.abc import Iterator
 
 from scheduler_svc.core.eviction import EvictionRank
+from scheduler_svc.core.eviction_queue import EvictionQueue
+from scheduler_svc.core.histogram import Histogram
 from scheduler_svc.core.page_pool import Owner, PagePool
 from scheduler_svc.core.radix_node import (
+    NO_CHILDREN,
+    NOT_QUEUED,
     TOKEN_BYTES,
     Inserted,
     Lease,
     Namespace,
     PrefixKey,
     RadixNode,
+    common_pages,
 )
 
 
@@ -28,40 +34,90 @@ class RadixTree:
     def __init__(self, pool: PagePool, page_size: int, rank: EvictionRank) -> None:
         self._pool = pool
         self._page_bytes = page_size * TOKEN_BYTES
-        self._rank = rank
+        self._queue = EvictionQueue(rank)
         self._roots: dict[Namespace, RadixNode] = {}
-        self._queue: list[tuple[int, int, RadixNode]] = []
         self._tick = 0
         self._serial = 0
+        self.now_ms = 0
+        """Time of the present call; whoever calls sets it."""
+        self.version = 0
+        """Changes whenever a match may have become longer or shorter."""
         self.num_nodes = 0
         self.num_evictable_pages = 0
         self.num_locked_pages = 0
         self.num_evicted_pages = 0
         """Monotone: pages evicted since the start."""
+        self.lifetimes_ms = Histogram()
+        """Of evicted pages: from their insertion."""
+        self.idle_ms = Histogram()
+        """Of evicted pages: from their last use."""
+        self.reuse_gaps_ms = Histogram()
+        """Of matches: from the use before."""
 
     # --- looking up ---------------------------------------------------------------------------
 
     def peek(self, key: PrefixKey) -> int:
         """Pages of the longest match; touches, splits and locks nothing."""
         root = self._roots.get(key.namespace)
+        return 0 if root is None else self._walk(root, key.tokens, 0)[2]
+
+    def match_path(self, key: PrefixKey) -> tuple[int, ...]:
+        """Serial numbers of the nodes of the longest match, from the stem down."""
+        root = self._roots.get(key.namespace)
         if root is None:
-            return 0
-        return self._walk(root, key.tokens)[2]
+            return ()
+        serials: list[int] = []
+        climber = self._walk(root, key.tokens, 0)[0]
+        while climber.parent is not None:
+            serials.append(climber.serial)
+            climber = climber.parent
+        return tuple(reversed(serials))
 
     def acquire(self, key: PrefixKey) -> Lease:
         """Locks the longest match and returns its receipt; an empty match is a lease too."""
-        root = self._root(key.namespace)
-        node, inside, _ = self._walk(root, key.tokens)
+        node, inside, matched = self._walk(self._root(key.namespace), key.tokens, 0)
         if inside < len(node.pages):
             node = self._split(node, inside)
-        return self._lease(node)
+        return self._lease(node, matched)
 
-    def count_hit(self, lease: Lease) -> None:
-        """The path of a lease has served one more request."""
-        climber = lease.node
-        while climber.parent is not None:
-            climber.hits += 1
+    def count_hit(self, lease: Lease, priority: int) -> None:
+        """A match has served one more request."""
+        node = lease.node
+        if node.parent is None:
+            return
+        self.reuse_gaps_ms.note(self.now_ms - node.used_ms)
+        node.used_ms = self.now_ms
+        node.hits += 1
+        if priority > node.priority:
+            node.priority = priority
+
+    def path_pages(self, lease: Lease) -> array[int]:
+        """[lease.num_pages] pages of the whole path of a lease, from the root."""
+        segments: list[array[int]] = []
+        climber: RadixNode | None = lease.node
+        while climber is not None:
+            if climber.pages:
+                segments.append(climber.pages)
             climber = climber.parent
+        if len(segments) == 1:
+            return segments[0][:]
+        pages = array("i")
+        for segment in reversed(segments):
+            pages.extend(segment)
+        return pages
+
+    def num_unheld_pages(self, key: PrefixKey) -> int:
+        """Pages of the longest match that nobody holds: what acquiring it would lock."""
+        root = self._roots.get(key.namespace)
+        if root is None:
+            return 0
+        node, inside, _ = self._walk(root, key.tokens, 0)
+        num_pages = 0 if node.num_holds else inside
+        climber = node.parent
+        while climber is not None and not climber.num_holds:
+            num_pages += len(climber.pages)
+            climber = climber.parent
+        return num_pages
 
     def num_pages_held_alone(self, lease: Lease) -> int:
         """Pages that become evictable when this lease, and no other, is released."""
@@ -81,24 +137,34 @@ class RadixTree:
 
     # --- filling ------------------------------------------------------------------------------
 
-    def insert(self, key: PrefixKey, pages: list[int]) -> Inserted:
+    def insert(
+        self, key: PrefixKey, pages: array[int], *, below: Lease | None = None, priority: int = 0
+    ) -> Inserted:
         """Puts a computed prefix into the tree and locks it.
 
         Args:
             key: the tokens; whole pages.
             pages: [num_pages] the caller's pages for these tokens.  Those beyond the existing
                 part must be PRIVATE and become the tree's.
+            below: a live lease of the caller's on a prefix of `key`; the walk starts there.
+            priority: of the request it was computed for.
         """
-        num_pages = len(key.tokens) // self._page_bytes
+        page_bytes = self._page_bytes
+        num_pages = len(key.tokens) // page_bytes
         assert len(pages) == num_pages, (len(pages), num_pages)
-        node, inside, matched = self._walk(self._root(key.namespace), key.tokens)
+        if below is None:
+            node, inside, matched = self._walk(self._root(key.namespace), key.tokens, 0)
+        else:
+            node, inside, matched = self._walk(below.node, key.tokens, below.num_pages * page_bytes)
         if inside < len(node.pages):
             node = self._split(node, inside)
         if matched < num_pages:
             fresh = pages[matched:]
             self._pool.adopt(fresh)
-            node = self._attach(node, key.tokens[matched * self._page_bytes :], fresh)
-        return Inserted(self._lease(node), matched)
+            node = self._attach(node, key.tokens[matched * page_bytes :], fresh)
+            node.priority = priority
+        node.used_ms = self.now_ms
+        return Inserted(self._lease(node, num_pages), matched)
 
     # --- emptying -----------------------------------------------------------------------------
 
@@ -109,16 +175,30 @@ class RadixTree:
             Pages freed; fewer only when nothing evictable is left.
         """
         freed = 0
-        while freed < num_pages and self._queue:
-            rank, _, node = heapq.heappop(self._queue)
-            node.queued = False
-            if node.parent is None or node.children or node.num_holds:
-                continue
-            if rank != self._rank(node):  # touched since it was queued
-                self._enqueue(node)
-                continue
-            freed += self._trim(node, num_pages - freed)
-        self.num_evicted_pages += freed
+        while freed < num_pages:
+            node = self._queue.pop()
+            if node is None:
+                break
+            freed += self._evict_from(node, num_pages - freed)
+        return freed
+
+    def drop_tail(self, node: RadixNode, num_pages: int) -> int:
+        """Frees up to `num_pages` pages from the end of one path upward, as far as nobody else
+        holds, continues or has pinned it.
+
+        Returns:
+            Pages freed.
+        """
+        freed = 0
+        climber: RadixNode | None = node
+        while climber is not None and freed < num_pages:
+            parent = climber.parent
+            if parent is None or climber.dead:
+                break
+            if climber.num_holds or climber.children or climber.pins:
+                break
+            freed += self._evict_from(climber, num_pages - freed)
+            climber = parent
         return freed
 
     def flush(self) -> int:
@@ -129,15 +209,29 @@ class RadixTree:
         """
         forgotten = 0
         nodes = list(self.nodes())
+        self.version += 1
         self._roots = {}
-        self._queue = []
+        self._queue.clear()
         for node in nodes:
-            node.dead, node.queued = True, False
+            node.dead, node.queued = True, NOT_QUEUED
             forgotten += len(node.pages)
         for node in reversed(nodes):  # children before parents
             if node.parent is not None and not node.num_holds:
                 self._trim(node, len(node.pages))
         return forgotten
+
+    def set_rank(self, rank: EvictionRank) -> None:
+        """Ranks by another policy from now on."""
+        self._queue = EvictionQueue(rank)
+        for node in self.nodes():
+            node.queued = NOT_QUEUED
+            node.age_base = 0.0
+            self.requeue(node)
+
+    def requeue(self, node: RadixNode) -> None:
+        """Lets eviction know a leaf that nobody holds; its pins may have changed."""
+        if node.parent is not None and not (node.children or node.num_holds or node.dead):
+            self._queue.push(node)
 
     # --- reading it all -----------------------------------------------------------------------
 
@@ -155,19 +249,19 @@ class RadixTree:
     def _root(self, namespace: Namespace) -> RadixNode:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = RadixNode(b"", [], None, 0)
+            root = self._roots[namespace] = RadixNode(b"", array("i"), None, 0)
             root.namespace = namespace
         return root
 
-    def _walk(self, root: RadixNode, tokens: bytes) -> tuple[RadixNode, int, int]:
-        """Follows `tokens` down.
+    def _walk(self, node: RadixNode, tokens: bytes, offset: int) -> tuple[RadixNode, int, int]:
+        """Follows `tokens` down from `node`, which ends at byte `offset` of them.
 
         Returns:
             The last node reached, how many of its pages match, and the pages matched in all.
         """
-        page_bytes = self._page_bytes
-        node, offset, inside = root, 0, 0
-        while offset < len(tokens):
+        page_bytes, end = self._page_bytes, len(tokens)
+        inside = len(node.pages)
+        while offset < end:
             child = node.children.get(tokens[offset : offset + page_bytes])
             if child is None:
                 break
@@ -176,70 +270,56 @@ class RadixTree:
                 inside = len(child.pages)
                 offset += len(child.key)
                 continue
-            inside = self._common_pages(child.key, tokens, offset)
+            inside = common_pages(child.key, tokens, offset, page_bytes)
             offset += inside * page_bytes
             break
         return node, inside, offset // page_bytes
-
-    def _common_pages(self, key: bytes, tokens: bytes, offset: int) -> int:
-        """Whole pages of `key` that equal `tokens` from `offset` on; at least the first one."""
-        page_bytes = self._page_bytes
-        most = min(len(key), len(tokens) - offset) // page_bytes
-        low, high = 1, most + 1  # pages [0, low) are equal, [0, high) are not, or not there
-        while high - low > 1:
-            middle = (low + high) // 2
-            start, end = low * page_bytes, middle * page_bytes
-            if key[start:end] == tokens[offset + start : offset + end]:
-                low = middle
-            else:
-                high = middle
-        return low
 
     def _split(self, node: RadixNode, num_pages: int) -> RadixNode:
         """Cuts the first `num_pages` of a node off into a new parent, and returns that."""
         parent = node.parent
         assert parent is not None
         assert 0 < num_pages < len(node.pages)
-        cut = num_pages * self._page_bytes
+        page_bytes = self._page_bytes
+        cut = num_pages * page_bytes
         upper = RadixNode(node.key[:cut], node.pages[:num_pages], parent, self._next_serial())
-        parent.children[upper.key[: self._page_bytes]] = upper
+        parent.children[upper.key[:page_bytes]] = upper
         node.key, node.pages, node.parent = node.key[cut:], node.pages[num_pages:], upper
-        upper.children[node.key[: self._page_bytes]] = node
-        upper.last_used, upper.hits = node.last_used, node.hits
+        upper.children = {node.key[:page_bytes]: node}
+        upper.last_used, upper.priority = node.last_used, node.priority
+        upper.created_ms, upper.used_ms = node.created_ms, node.used_ms
         upper.num_holds = 1 if node.num_holds else 0
         self.num_nodes += 1
         return upper
 
-    def _attach(self, parent: RadixNode, key: bytes, pages: list[int]) -> RadixNode:
+    def _attach(self, parent: RadixNode, key: bytes, pages: array[int]) -> RadixNode:
+        self.version += 1
         leaf = RadixNode(key, pages, parent, self._next_serial())
-        leaf.last_used = self._tick
+        leaf.created_ms = leaf.used_ms = self.now_ms
+        if parent.children is NO_CHILDREN:
+            parent.children = {}
         parent.children[key[: self._page_bytes]] = leaf
         self.num_nodes += 1
         self.num_evictable_pages += len(pages)  # a hold follows at once
         return leaf
 
-    def _lease(self, node: RadixNode) -> Lease:
-        """Touches the path to `node`, locks it, and gathers its pages."""
+    def _lease(self, node: RadixNode, num_pages: int) -> Lease:
+        """Touches `node` and locks the path to it."""
         self._tick += 1
+        if node.parent is not None:
+            node.last_used = self._tick
+            node.age_base = self._queue.age
         node.num_leases += 1
-        segments: list[list[int]] = []
-        climber: RadixNode | None = node
-        while climber is not None and climber.parent is not None:
-            climber.last_used = self._tick
-            segments.append(climber.pages)
-            climber = climber.parent
-        self._add_hold(node)
-        return Lease(node, [page for pages in reversed(segments) for page in pages])
-
-    def _add_hold(self, node: RadixNode) -> None:
         climber: RadixNode | None = node
         while climber is not None:
             climber.num_holds += 1
             if climber.num_holds > 1:
-                return
-            self.num_evictable_pages -= len(climber.pages)
-            self.num_locked_pages += len(climber.pages)
+                break
+            num_held = len(climber.pages)
+            self.num_evictable_pages -= num_held
+            self.num_locked_pages += num_held
             climber = climber.parent
+        return Lease(node, num_pages)
 
     def _drop_hold(self, node: RadixNode) -> None:
         climber: RadixNode | None = node
@@ -247,50 +327,60 @@ class RadixTree:
             climber.num_holds -= 1
             if climber.num_holds:
                 return
-            self.num_evictable_pages += len(climber.pages)
-            self.num_locked_pages -= len(climber.pages)
+            num_held = len(climber.pages)
+            self.num_evictable_pages += num_held
+            self.num_locked_pages -= num_held
             parent = climber.parent
             if parent is None:
                 self._forget_empty_root(climber)
             elif not climber.children:
                 if climber.dead:
-                    self._trim(climber, len(climber.pages))
+                    self._trim(climber, num_held)
                 else:
-                    self._enqueue(climber)
+                    self._queue.push(climber)
             climber = parent
 
-    def _enqueue(self, node: RadixNode) -> None:
-        if not node.queued:
-            node.queued = True
-            heapq.heappush(self._queue, (self._rank(node), node.serial, node))
+    def _evict_from(self, node: RadixNode, num_pages: int) -> int:
+        num_pages = min(num_pages, len(node.pages))
+        self.lifetimes_ms.note(self.now_ms - node.created_ms, num_pages)
+        self.idle_ms.note(self.now_ms - node.used_ms, num_pages)
+        self.num_evicted_pages += num_pages
+        self._trim(node, num_pages)
+        return num_pages
 
-    def _trim(self, node: RadixNode, num_pages: int) -> int:
-        """Frees up to `num_pages` pages from the tail of an unheld leaf; removes it when empty."""
+    def _trim(self, node: RadixNode, num_pages: int) -> None:
+        """Frees the last `num_pages` pages of an unheld leaf; removes it when that is all."""
         assert not node.children, node.serial
         assert not node.num_holds, node.serial
-        num_pages = min(num_pages, len(node.pages))
+        self.version += 1
         kept = len(node.pages) - num_pages
-        self._pool.give_back(node.pages[kept:], Owner.TREE)
         self.num_evictable_pages -= num_pages
         if kept:
+            self._pool.give_back(node.pages[kept:], Owner.TREE)
             node.pages = node.pages[:kept]
             node.key = node.key[: kept * self._page_bytes]
-            self._enqueue(node)
+            self._queue.push(node)
         else:
+            self._pool.give_back(node.pages, Owner.TREE)
             self._remove(node)
-        return num_pages
 
     def _remove(self, node: RadixNode) -> None:
         parent = node.parent
         assert parent is not None
         del parent.children[node.key[: self._page_bytes]]
+        if not parent.children:
+            parent.children = NO_CHILDREN
         node.parent = None
-        node.pages = []
+        node.pages = array("i")
         self.num_nodes -= 1
+        for pin in node.pins:
+            pin.node = None if parent.parent is None else parent
         if parent.parent is None:
             self._forget_empty_root(parent)
-        elif not parent.children and not parent.num_holds and not parent.dead:
-            self._enqueue(parent)
+            return
+        parent.inherit(node)
+        if not parent.children and not parent.num_holds and not parent.dead:
+            self._queue.push(parent)
 
     def _forget_empty_root(self, root: RadixNode) -> None:
         """An empty namespace costs nothing: callers invent domains freely."""

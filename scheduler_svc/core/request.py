@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from enum import Enum
+from typing import NamedTuple
 
 from scheduler_svc.core.messages import Submission
 from scheduler_svc.core.radix_node import Lease, Namespace
@@ -25,45 +26,78 @@ class State(Enum):
     GONE = 5
 
 
+class Event(NamedTuple):
+    """Something that happened to a request, for whoever asks why."""
+
+    at_ns: int
+    name: str
+    detail: str
+
+
+MOST_EVENTS = 64
+"""Events kept of one request; the oldest go first."""
+
+
 class Request:
     """A live request: its tokens, how far they are computed, and what it holds."""
 
     __slots__ = (
+        "admitted_tick",
         "arrival",
         "cached_tokens",
+        "end_tokens",
+        "events",
         "is_bound",
         "is_resuming",
+        "last_step_id",
         "lease",
         "most_computed",
         "namespace",
-        "num_acked",
         "num_admitted_before",
         "num_computed",
-        "num_in_flight",
         "num_pending",
         "num_retractions",
+        "num_unacked",
         "pages",
-        "peek_again_at",
+        "peeked_at",
         "peeked_tokens",
+        "request_id",
         "row",
         "state",
+        "stop_ids",
         "submission",
+        "submitted_ns",
         "tokens",
     )
 
     def __init__(
-        self, submission: Submission, namespace: Namespace, *, arrival: int, num_admitted: int
+        self,
+        submission: Submission,
+        namespace: Namespace,
+        *,
+        arrival: int,
+        num_admitted: int,
+        now_ns: int,
+        eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         self.submission = submission
+        self.request_id = submission.request_id
+        """The id its submitter chose."""
         self.namespace = namespace
         self.arrival = arrival
         """Counts up; the order of submission."""
+        self.submitted_ns = now_ns
         self.num_admitted_before = num_admitted
         """Admissions before this request arrived."""
         self.tokens: array[int] = array("i", submission.prompt_ids)
         """Prompt and every known output token."""
         if submission.resume_output_ids is not None:
             self.tokens.extend(submission.resume_output_ids)
+        self.end_tokens = len(submission.prompt_ids) + submission.max_tokens
+        """Tokens it ends with at the latest."""
+        eos = () if submission.ignore_eos else eos_token_ids
+        self.stop_ids = frozenset((*submission.stop_token_ids, *eos))
+        """Tokens that end it."""
         self.state = State.WAITING
         self.is_resuming = False
         """Was retracted: comes back only when its whole need fits."""
@@ -72,29 +106,16 @@ class Request:
         """Prompt tokens found in the tree at first admission; fixed from then on."""
         self.peeked_tokens = 0
         """Tokens the tree held at the last look at it while waiting."""
-        self.peek_again_at = 0
-        """Step id from which on to look again."""
+        self.peeked_at = -1
+        """Version of the tree at that look."""
         self.most_computed = 0
-        """Highest num_computed ever; what lies below and is computed again is the tax."""
-        self.row = -1
-        self.is_bound = False
-        """The worker has been told which slots the row begins with."""
-        self.lease: Lease | None = None
-        self.pages: list[int] = []
-        """Pages of positions [0, len(pages) * page_size); the first ones are the lease's."""
-        self.num_computed = 0
-        """Positions computed once every plan in flight has run."""
-        self.num_acked = 0
-        """Positions whose computation the worker has reported."""
-        self.num_pending = 0
-        """Tokens sampled by plans in flight, not known yet."""
-        self.num_in_flight = 0
-        """Plans in flight that name this request."""
-
-    @property
-    def request_id(self) -> str:
-        """The id its submitter chose."""
-        return self.submission.request_id
+        """Highest num_computed of earlier admissions; what is computed again below it is tax."""
+        self.admitted_tick = 0
+        """Which admission of all was its last one."""
+        self.last_step_id = 0
+        """The last plan that computed something for it."""
+        self.events: list[Event] = []
+        self._hold_nothing()
 
     @property
     def num_prompt(self) -> int:
@@ -119,12 +140,44 @@ class Request:
     @property
     def num_left(self) -> int:
         """Tokens still to be sampled, beyond those already pending."""
-        return self.submission.max_tokens - self.num_outputs - self.num_pending
+        return self.end_tokens - len(self.tokens) - self.num_pending
+
+    @property
+    def num_acked(self) -> int:
+        """Positions whose computation the worker has reported."""
+        return self.num_computed - self.num_unacked
+
+    @property
+    def is_preheat(self) -> bool:
+        """Computes its prompt and generates nothing."""
+        return self.submission.preheat
+
+    def clip(self, submission: Submission) -> None:
+        """Takes the same submission with another max_tokens."""
+        self.submission = submission
+        self.end_tokens = len(submission.prompt_ids) + submission.max_tokens
+
+    def note(self, now_ns: int, name: str, detail: str = "") -> None:
+        """Remembers an event, for whoever asks why."""
+        if len(self.events) >= MOST_EVENTS:
+            del self.events[1]  # the first one says when it came
+        self.events.append(Event(now_ns, name, detail))
 
     def forget_kv(self) -> None:
         """After its pages and row were given back: nothing of it is computed any more."""
+        self.most_computed = max(self.most_computed, self.num_computed)
+        self._hold_nothing()
+
+    def _hold_nothing(self) -> None:
         self.row = -1
         self.is_bound = False
-        self.lease = None
-        self.pages = []
-        self.num_computed = self.num_acked = self.num_pending = self.num_in_flight = 0
+        """The worker has been told which slots the row begins with."""
+        self.lease: Lease | None = None
+        self.pages: array[int] = array("i")
+        """Pages of positions [0, len(pages) * page_size); the first ones are the lease's."""
+        self.num_computed = 0
+        """Positions computed once every plan in flight has run."""
+        self.num_unacked = 0
+        """Of those, positions whose computation the worker has not reported yet."""
+        self.num_pending = 0
+        """Tokens sampled by plans in flight, not known yet."""

@@ -7,12 +7,15 @@ the same plans, byte for byte, in any process.  Not thread-safe: one thread owns
 from __future__ import annotations
 
 import heapq
-from array import array
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from protos.plan import BatchResult, Hello
+from scheduler_svc.core import explain, statistics
+from scheduler_svc.core.admitter import infeasible
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.door import clip, refuse
+from scheduler_svc.core.facts import Facts
 from scheduler_svc.core.messages import (
     Ending,
     Output,
@@ -22,9 +25,19 @@ from scheduler_svc.core.messages import (
     TreeNodeView,
 )
 from scheduler_svc.core.planner import Planner
-from scheduler_svc.core.radix_node import Namespace, RadixNode
+from scheduler_svc.core.policy_change import changed
+from scheduler_svc.core.radix_node import Namespace
 from scheduler_svc.core.request import Request, State
+from scheduler_svc.core.results import apply_result, check_result, ending_after
 from scheduler_svc.core.state import NO_TOKENS, SchedulerState
+from scheduler_svc.core.views import (
+    EconomyView,
+    Explanation,
+    HistogramView,
+    PinView,
+    RequestView,
+    TenantView,
+)
 
 
 class Scheduler:
@@ -41,35 +54,42 @@ class Scheduler:
     def submit(self, submission: Submission, now_ns: int) -> list[Output]:
         """Takes a request, or refuses it with an output that says why."""
         state = self.state
+        state.set_now(now_ns)
         state.counters.submitted += 1
         refusal = refuse(state, submission)
         if refusal is not None:
             state.counters.rejected += 1
             return [refusal]
-        hello = state.hello
-        namespace = Namespace(submission.cache_domain, "", hello.model_hash, hello.kv_dtype)
         self._num_arrivals += 1
         request = Request(
             clip(state, submission),
-            namespace,
+            self._namespace(submission),
             arrival=self._num_arrivals,
             num_admitted=state.num_admitted,
+            now_ns=now_ns,
+            eos_token_ids=state.hello.eos_token_ids,
         )
+        request.note(now_ns, "submitted")
         state.live[request.request_id] = request
+        state.ledger.come(submission.tenant)
         state.waiting.add(request)
         if submission.deadline_ns is not None:
             self._watch_deadline(submission.deadline_ns, request)
+            needed_ns = Facts(state).time_to_first_token_ns(request)
+            if needed_ns > submission.deadline_ns - now_ns and not request.num_outputs:
+                return [infeasible(state, request, needed_ns)]
         if request.num_outputs:  # carried over from another scheduler, perhaps at its very end
-            ending = self._ending_after(request, request.tokens[-1])
+            ending = ending_after(request, request.tokens[-1])
             if ending is not None:
                 return [state.end(request, ending)]
-        return self._expire(now_ns)
+        return self._expire()
 
     def cancel(self, request_id: str, now_ns: int, *, finished: bool = False) -> list[Output]:
         """Ends a request; no token of it comes after this.  Nothing happens for an unknown id.
 
         `finished`: whoever reads its text found it complete, so it ends as any that stopped.
         """
+        self.state.set_now(now_ns)
         request = self.state.live.get(request_id)
         if request is None:
             return []
@@ -89,10 +109,15 @@ class Scheduler:
 
     def schedule(self, now_ns: int) -> Step:
         """Expires deadlines and plans the next step, if one may be in flight."""
-        outputs = self._expire(now_ns)
-        if not self._worker_is_here or self.num_in_flight >= self.state.config.pipeline_depth:
+        state = self.state
+        state.set_now(now_ns)
+        outputs = self._expire()
+        if state.books.is_due(now_ns):
+            used = state.num_used_pages / state.pool.num_pages
+            state.books.sample(now_ns, used, state.num_freed_slots)
+        if not self._worker_is_here or self.num_in_flight >= state.config.pipeline_depth:
             return Step(plan=None, outputs=outputs)
-        planner = Planner(self.state)
+        planner = Planner(state)
         plan = planner.plan()
         return Step(plan=plan, outputs=outputs + planner.outputs)
 
@@ -103,40 +128,23 @@ class Scheduler:
             ValueError: the result does not answer that plan.  Nothing has changed then; the
                 caller gives the worker up.
         """
-        state = self.state
-        self._check_result(result)
-        plan = state.in_flight.popleft()
-        tokens = iter(result.token_ids)
-        outputs: list[Output] = []
-        for request, extend_len, samples in plan.rows:
-            token = next(tokens) if samples else None
-            request.num_in_flight -= 1
-            request.num_acked += extend_len
-            if request.state is State.LEAVING:
-                state.let_go(request)
-                continue
-            was_prefill = request.num_acked - extend_len < request.num_prompt or extend_len > 1
-            if token is not None:
-                request.tokens.append(token)
-                request.num_pending -= 1
-            if was_prefill and request.state is State.RUNNING:
-                self._share(request)
-            outputs += self._news(request, token)
-            state.let_go(request)
-        state.pool.settle(result.step_id)
-        return outputs
+        self.state.set_now(now_ns)
+        check_result(self.state, result)
+        return apply_result(self.state, result)
 
     # --- the worker ---------------------------------------------------------------------------
 
     def lose_worker(self, now_ns: int) -> list[Output]:
         """The worker or its pool is gone: what ran waits for the next one, with its tokens."""
+        self.state.set_now(now_ns)
         self._worker_is_here = False
         self.state.lose_pool()
-        return self._expire(now_ns)
+        return self._expire()
 
     def regain_worker(self, hello: Hello, now_ns: int) -> list[Output]:
         """A worker with an empty pool is there.  One with another model ends all requests."""
         state = self.state
+        state.set_now(now_ns)
         if self._worker_is_here:
             state.lose_pool()
         outputs: list[Output] = []
@@ -146,57 +154,103 @@ class Scheduler:
             outputs += [state.end(request, Ending.FAILED, message=message) for request in live]
         state.open_pool(hello)
         self._worker_is_here = True
-        return outputs + self._fit_to_length() + self._expire(now_ns)
+        return outputs + self._fit_to_length() + self._expire()
 
     # --- administration -----------------------------------------------------------------------
 
+    @property
+    def config(self) -> SchedulerConfig:
+        """The configuration in force."""
+        return self.state.config
+
+    def set_policy(self, changes: Mapping[str, object]) -> SchedulerConfig:
+        """Turns knobs that may be turned while requests run; all of the changes hold, or none.
+
+        Raises:
+            ValueError: names the field.
+        """
+        config = changed(self.state.config, changes)
+        self.state.take_config(config, Facts(self.state))
+        return config
+
     def flush(self) -> int:
-        """Forgets every cached prefix; returns the tokens that can no longer be matched."""
+        """Forgets every cached prefix and pin; returns the tokens that can no longer be matched."""
+        self.state.pins.clear()
         return self.state.tree.flush() * self.state.config.page_size
+
+    def list_pins(self, now_ns: int, tenant: str | None = None) -> list[PinView]:
+        """The pins of a tenant (None: of all), oldest first."""
+        self.state.set_now(now_ns)
+        return self.state.pins.views(now_ns, tenant)
+
+    def unpin(
+        self,
+        pin_ids: Sequence[str],
+        now_ns: int,
+        *,
+        every: bool = False,
+        tenant: str | None = None,
+    ) -> tuple[list[str], list[str]]:
+        """Removes pins, or `every` one of a tenant (None: of all).
+
+        Returns:
+            Ids that were removed, and ids that named no pin.
+        """
+        pins = self.list_pins(now_ns, tenant)
+        wanted = [pin.pin_id for pin in pins] if every else list(dict.fromkeys(pin_ids))
+        removed = [pin_id for pin_id in wanted if self.state.pins.remove(pin_id, tenant)]
+        return removed, [pin_id for pin_id in wanted if pin_id not in removed]
 
     def dump_tree(self, max_nodes: int) -> tuple[list[TreeNodeView], int]:
         """At most `max_nodes` nodes, parents first, and how many were left out."""
-        views: list[TreeNodeView] = []
-        position: dict[RadixNode, int] = {}
-        num_left_out = 0
-        for node in self.state.tree.nodes():
-            if len(views) >= max_nodes:
-                num_left_out += 1
-                continue
-            position[node] = len(views)
-            token_ids = array("i", node.key)
-            views.append(
-                TreeNodeView(
-                    parent=-1 if node.parent is None else position[node.parent],
-                    token_ids=token_ids,
-                    locked=node.num_holds > 0,
-                    hits=node.hits,
-                    cache_domain=node.namespace.cache_domain if node.namespace else "",
-                )
-            )
-        return views, num_left_out
+        return statistics.dump_tree(self.state.tree, max_nodes)
+
+    def list_requests(
+        self, now_ns: int, max_requests: int, tenant: str | None = None
+    ) -> tuple[list[RequestView], int]:
+        """Live requests of a tenant (None: of all), running ones first; how many were left out."""
+        self.state.set_now(now_ns)
+        return explain.list_requests(self.state, max_requests, tenant, self._worker_is_here)
+
+    def explain(
+        self, request_id: str, now_ns: int, tenant: str | None = None
+    ) -> Explanation | None:
+        """Why a request, by this core's id or its client's, is where it is; None: not known."""
+        self.state.set_now(now_ns)
+        return explain.explain(self.state, request_id, tenant, self._worker_is_here)
 
     def slot_books(self) -> SlotBooks:
         """Slots by owner, now."""
-        state, size = self.state, self.state.config.page_size
-        holders = [*state.running.values(), *state.leaving]
-        return SlotBooks(
-            total=state.num_slots,
-            free=state.pool.num_free * size,
-            private=sum(map(state.kv.num_private_pages, holders)) * size,
-            evictable=state.tree.num_evictable_pages * size,
-            locked=state.tree.num_locked_pages * size,
-            in_flight=state.pool.num_in_flight * size,
-        )
+        return statistics.slot_books(self.state)
+
+    def economy(self, now_ns: int) -> EconomyView:
+        """What the pool is worth."""
+        return statistics.economy(self.state, now_ns)
+
+    def histograms(self) -> dict[str, HistogramView]:
+        """How long pages live, lie idle before they are evicted, and wait for their next use."""
+        return statistics.histograms(self.state.tree)
+
+    def tenant_books(self) -> dict[str, TenantView]:
+        """The books of each tenant, of a bounded number by name."""
+        return statistics.tenant_books(self.state)
+
+    def waiting_by_reason(self) -> dict[str, int]:
+        """How many wait for what; keys are names of WaitingReason."""
+        return explain.waiting_by_reason(self.state, self._worker_is_here)
 
     def counters(self) -> dict[str, int]:
         """Monotone counts by name; see core.counters."""
-        return asdict(self.state.counters) | {"evicted_tokens": self.state.num_evicted_tokens}
+        state = self.state
+        return asdict(state.counters) | {
+            "evicted_tokens": state.num_evicted_tokens,
+            "freed_slots": state.num_freed_slots,
+        }
 
     @property
     def num_running(self) -> int:
         """Requests that hold a row and have not ended."""
-        return len(self.state.running)
+        return self.state.num_running
 
     @property
     def num_waiting(self) -> int:
@@ -215,77 +269,32 @@ class Scheduler:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _check_result(self, result: BatchResult) -> None:
-        in_flight = self.state.in_flight
-        if not in_flight or in_flight[0].step_id != result.step_id:
-            raise ValueError(f"result of step {result.step_id} answers no plan in flight")
-        num_sampled = sum(row.samples for row in in_flight[0].rows)
-        if len(result.token_ids) != num_sampled:
-            raise ValueError(f"{len(result.token_ids)} tokens for {num_sampled} sampling rows")
-        if num_sampled and not 0 <= min(result.token_ids) <= max(result.token_ids) < (
-            self.state.hello.vocab_size
-        ):
-            raise ValueError(f"step {result.step_id} sampled a token outside the vocabulary")
+    def _namespace(self, submission: Submission) -> Namespace:
+        """A tenant's prefixes are its own, unless the operator made their domain public."""
+        hello = self.state.hello
+        is_public = submission.cache_domain in self.state.config.public_domains
+        tenant = "" if is_public else submission.tenant
+        return Namespace(tenant, submission.cache_domain, "", hello.model_hash, hello.kv_dtype)
 
     def _fit_to_length(self) -> list[Output]:
         """The new worker's length may be shorter: clips what lives, ends what is too long."""
         outputs: list[Output] = []
         for request in list(self.state.live.values()):
-            request.submission = clip(self.state, request.submission)
-            if request.submission.preheat:
+            request.clip(clip(self.state, request.submission))
+            if request.is_preheat:
                 too_long = request.num_prompt > self.state.hello.max_length
             else:
-                too_long = request.num_outputs >= request.submission.max_tokens
+                too_long = len(request.tokens) >= request.end_tokens
             if too_long:
                 message = f"the worker came back with a length of {self.state.hello.max_length}"
                 ending = Ending.LENGTH if request.num_outputs else Ending.FAILED
                 outputs.append(self.state.end(request, ending, message=message))
         return outputs
 
-    def _share(self, request: Request) -> None:
-        """Puts what a prompt has computed so far where others can match it."""
-        state = self.state
-        if request.submission.no_store:
-            return
-        moved = state.kv.commit(request, state.next_step_id - 1)
-        if moved is not None:
-            state.remap(request, *moved)
-
-    def _news(self, request: Request, token: int | None) -> list[Output]:
-        """What its submitter hears after a step."""
-        if token is not None:
-            token_ids = array("i", [token])
-            self.state.counters.generated_tokens += 1
-            ending = self._ending_after(request, token)
-            if ending is not None:
-                return [self.state.end(request, ending, token_ids=token_ids)]
-            cached = request.cached_tokens or 0
-            return [
-                Output(
-                    request_id=request.request_id,
-                    token_ids=token_ids,
-                    cached_tokens=cached,
-                )
-            ]
-        size = self.state.config.page_size
-        whole = request.num_prompt - request.num_prompt % size
-        if request.submission.preheat and request.num_acked >= whole:
-            computed = whole - (request.cached_tokens or 0)
-            done = self.state.end(request, Ending.PREHEATED)
-            return [replace(done, computed_tokens=computed)]
-        return []
-
-    def _ending_after(self, request: Request, token: int) -> Ending | None:
-        submission = request.submission
-        is_eos = token in self.state.hello.eos_token_ids and not submission.ignore_eos
-        if is_eos or token in submission.stop_token_ids:
-            return Ending.STOP
-        return Ending.LENGTH if request.num_outputs >= submission.max_tokens else None
-
-    def _expire(self, now_ns: int) -> list[Output]:
+    def _expire(self) -> list[Output]:
         outputs: list[Output] = []
         self._drop_ended_deadlines()
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
+        while self._deadlines and self._deadlines[0][0] <= self.state.now_ns:
             _, _, request = heapq.heappop(self._deadlines)
             message = f"the deadline passed after {request.num_outputs} tokens"
             outputs.append(

@@ -1,25 +1,36 @@
 """Everything the core remembers between two calls, and how a request moves through it.
 
-A request is in exactly one place: the waiting queue, `running`, or `leaving` (ended or cut back,
-but still named by a plan in flight).
+A request is in exactly one place: the waiting queue, `prefilling`, `decoding`, or `leaving` (ended
+or cut back, but still named by a plan in flight).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
-from protos.plan import Hello
+from protos.plan import Hello, LogprobColumns
+from scheduler_svc.core.admission import ADMISSION_ESTIMATES, AdmissionEstimate, EstimateKnobs
+from scheduler_svc.core.books import Books
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.counters import Counters
 from scheduler_svc.core.eviction import EVICTION_POLICIES
+from scheduler_svc.core.facts import Facts
 from scheduler_svc.core.kv_cache import KVCache
-from scheduler_svc.core.messages import Ending, Output
+from scheduler_svc.core.memory_of_ended import MemoryOfEnded
+from scheduler_svc.core.messages import Ending, Output, PinLevel, PinReceipt
 from scheduler_svc.core.page_pool import PagePool
+from scheduler_svc.core.pins import PinBook
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.request import Request, State
+from scheduler_svc.core.step_time import StepTimeModel
+from scheduler_svc.core.tenant_ledger import TenantLedger
+from scheduler_svc.core.twins import Twins
+from scheduler_svc.core.verdict import Verdict
 from scheduler_svc.core.waiting_order import WAITING_ORDERS
 from scheduler_svc.core.waiting_queue import WaitingQueue
 
@@ -30,6 +41,9 @@ _COUNTER_OF_ENDING = {
     Ending.DEADLINE: "expired",
     Ending.FAILED: "failed",
 }
+
+_OF_THE_ORDER = ("waiting_order", "weight_prefix", "weight_age", "weight_cost", "policy_seed")
+"""What the places in the queue depend on."""
 
 
 class PlannedRow(NamedTuple):
@@ -45,7 +59,11 @@ class PlanInFlight:
     """A plan that was sent and not answered."""
 
     step_id: int
+    decodes: list[Request]
+    """One token each; they come first in the plan."""
     rows: list[PlannedRow]
+    """The other rows, in plan order."""
+    num_prefill_tokens: int
 
 
 class PendingRemap(NamedTuple):
@@ -62,18 +80,36 @@ class SchedulerState:
 
     def __init__(self, config: SchedulerConfig, hello: Hello) -> None:
         self.config = config
+        self.now_ns = 0
+        """Time of the present call."""
         self.counters = Counters()
+        self.books = Books()
+        self.ledger = TenantLedger({n: p.weight for n, p in config.tenants.items()})
+        self.step_time = StepTimeModel()
+        self.estimate = new_estimate(config)
         self.waiting = WaitingQueue(WAITING_ORDERS[config.waiting_order])
+        self.twins = Twins(config.page_size)
+        self.ended = MemoryOfEnded()
+        self.verdict: Verdict | None = None
+        """Why nobody more was admitted, the last time somebody asked."""
         self.live: dict[str, Request] = {}
         """By id: every request that has not ended."""
-        self.running: dict[str, Request] = {}
-        """In order of admission."""
+        self.prefilling: dict[str, Request] = {}
+        """Running, with tokens of its own to compute before it samples; in order of admission."""
+        self.decoding: dict[str, Request] = {}
+        """Running, one token a step; in the order in which they began to."""
         self.leaving: list[Request] = []
         self.next_step_id = 1
         self.num_admitted = 0
         """Admissions since the start; what waiting requests count their passes by."""
         self.num_evicted_before = 0
         """Tokens evicted from the pools of earlier workers."""
+        self.num_freed_before = 0
+        """Slots freed in the pools of earlier workers."""
+        self.num_pins_before = 0
+        """Pins in the pools of earlier workers."""
+        self.capped: dict[str, None] = {}
+        """Tenants whose next request would have exceeded their cap, in the last admissions."""
         self.open_pool(hello)
 
     def open_pool(self, hello: Hello) -> None:
@@ -84,11 +120,18 @@ class SchedulerState:
         rank = EVICTION_POLICIES[self.config.eviction_policy]
         self.tree = RadixTree(self.pool, page_size, rank)
         self.kv = KVCache(self.pool, self.tree, page_size)
+        self.pins = PinBook(self.tree, page_size, self._pin_budget, self.num_pins_before)
         self.free_rows = list(range(self.num_rows - 1, -1, -1))
         self.freed_rows: array[int] = array("i")
         """Rows to be freed by the next plan."""
         self.remaps: list[PendingRemap] = []
         self.in_flight: deque[PlanInFlight] = deque()
+
+    def set_now(self, now_ns: int) -> None:
+        """The time of the call that begins."""
+        self.now_ns = now_ns
+        self.tree.now_ms = now_ns // 1_000_000
+        self.pins.expire(now_ns)
 
     @property
     def num_rows(self) -> int:
@@ -105,34 +148,118 @@ class SchedulerState:
         """Tokens evicted since the start."""
         return self.num_evicted_before + self.tree.num_evicted_pages * self.config.page_size
 
+    @property
+    def num_freed_slots(self) -> int:
+        """Slots that became free since the start."""
+        return self.num_freed_before + self.pool.num_freed * self.config.page_size
+
+    @property
+    def num_used_pages(self) -> int:
+        """Pages that cannot be had now: private, locked, pinned or in flight."""
+        return self.pool.num_pages - self.kv.num_available_pages
+
+    @property
+    def high_pages(self) -> int:
+        """Pages in use above which requests are cut back."""
+        return ceil(self.config.high_watermark * self.pool.num_pages)
+
+    @property
+    def low_pages(self) -> int:
+        """Pages in use down to which they are."""
+        return ceil(self.config.low_watermark * self.pool.num_pages)
+
+    @property
+    def headroom_pages(self) -> int:
+        """Pages that admission leaves alone while others run."""
+        return self.pool.num_pages - self.high_pages
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a row and have not ended."""
+        return len(self.prefilling) + len(self.decoding)
+
+    @property
+    def running(self) -> dict[str, Request]:
+        """Those that run, by id: prompts part-way by admission, then streams."""
+        return self.prefilling | self.decoding
+
+    def tokens_to_prefill(self, request: Request) -> int:
+        """Tokens of a prompt, or of what was cut back, that are still to be computed."""
+        if request.is_preheat:
+            size = self.config.page_size
+            return request.num_prompt - request.num_prompt % size - request.num_computed
+        return request.num_owed
+
+    def tokens_wanted(self, request: Request) -> int:
+        """Tokens a running request wants computed now; 0 when it only waits for results."""
+        if request.is_preheat or request.num_left > 0:
+            return self.tokens_to_prefill(request)
+        return 0
+
     def admit(self, request: Request) -> None:
         """WAITING to RUNNING; its prefix is attached already."""
         self.waiting.remove(request)
         request.state = State.RUNNING
         request.is_resuming = False
         request.row = self.free_rows.pop()
-        self.running[request.request_id] = request
+        self.prefilling[request.request_id] = request
         self.num_admitted += 1
+        request.admitted_tick = self.num_admitted
+        request.note(self.now_ns, "admitted", f"{request.num_computed} tokens cached")
         self.note_first_admission(request)
+        self.twins.lead(request)
 
     def note_first_admission(self, request: Request) -> None:
         """Fixes `cached_tokens`, once."""
+        assert request.lease is not None
+        submission = request.submission
+        self.pins.hit(request.lease.node, self.now_ns)
         if request.cached_tokens is not None:
             return
         request.cached_tokens = min(request.num_computed, request.num_prompt)
-        assert request.lease is not None
-        self.tree.count_hit(request.lease)
-        if not request.submission.preheat:
-            self.counters.prompt_tokens += request.num_prompt
-            self.counters.cached_tokens += request.cached_tokens
+        self.tree.count_hit(request.lease, submission.priority)
+        self.ledger.serve(submission.tenant, request.num_owed)
+        if not submission.preheat:
+            counts = self.ledger.of(submission.tenant)
+            for books in (self.counters, counts):
+                books.prompt_tokens += request.num_prompt
+                books.cached_tokens += request.cached_tokens
+
+    def end_warm_preheat(self, request: Request) -> Output:
+        """A preheat whose prefix, attached already, is cached to its last whole page."""
+        self.note_first_admission(request)
+        pin = self.pin(request)
+        self.kv.detach(request)
+        return self.end(request, Ending.PREHEATED, pin=pin)
+
+    def pin(self, request: Request) -> PinReceipt | None:
+        """Pins the prefix of a preheat that is done, if it asked for that."""
+        submission = request.submission
+        if submission.pin is PinLevel.NONE:
+            return None
+        request.note(self.now_ns, "pinned", submission.pin.name.lower())
+        return self.pins.pin(
+            self.kv.match_key(request),
+            tenant=submission.tenant,
+            level=submission.pin,
+            ttl_ns=submission.pin_ttl_ns,
+            now_ns=self.now_ns,
+        )
+
+    def begin_decoding(self, request: Request) -> None:
+        """Its last prompt token is planned: from now on it computes one token a step."""
+        del self.prefilling[request.request_id]
+        self.decoding[request.request_id] = request
 
     def end(
         self,
         request: Request,
         ending: Ending,
         *,
-        token_ids: array[int] = NO_TOKENS,
+        token_ids: Sequence[int] = NO_TOKENS,
         message: str = "",
+        logprobs: LogprobColumns | None = None,
+        pin: PinReceipt | None = None,
     ) -> Output:
         """The one way out for a request that was accepted."""
         del self.live[request.request_id]
@@ -140,62 +267,131 @@ class SchedulerState:
             self.waiting.remove(request)
             request.state = State.GONE
         elif request.state is State.RUNNING:
-            del self.running[request.request_id]
+            self._stop_running(request)
             request.state = State.LEAVING
             self.leaving.append(request)
             self.let_go(request)
         else:
             assert request.state is State.RETRACTING
             request.state = State.LEAVING
+        self.ledger.go(request.submission.tenant)
         counter = _COUNTER_OF_ENDING.get(ending, "finished")
         setattr(self.counters, counter, getattr(self.counters, counter) + 1)
+        if counter == "finished" and not request.is_preheat:
+            self.estimate.note_finished(request.num_outputs, request.submission.max_tokens)
+        request.note(self.now_ns, "ended", message or ending.name.lower())
+        self.ended.remember(request, ending)
         return Output(
-            request_id=request.request_id,
-            token_ids=token_ids,
-            ending=ending,
-            message=message,
-            cached_tokens=request.cached_tokens or 0,
+            request.request_id,
+            token_ids,
+            request.cached_tokens or 0,
+            ending,
+            message,
+            logprobs=logprobs,
+            pin=pin,
         )
 
-    def retract(self, request: Request) -> None:
-        """Cuts a running request back; its head stays in the tree, its tail can be evicted."""
-        del self.running[request.request_id]
+    def retract(self, request: Request, why: str = "") -> None:
+        """Cuts a running request back; what `retraction_keep` says of it stays in the tree."""
+        self._stop_running(request)
         request.state = State.RETRACTING
         request.num_retractions += 1
+        request.note(self.now_ns, "retracted", why)
         self.counters.retractions += 1
+        self.ledger.of(request.submission.tenant).retractions += 1
         self.leaving.append(request)
         self.let_go(request)
 
     def let_go(self, request: Request) -> None:
         """Takes back what a leaving request holds, once no plan in flight names it."""
-        if request.num_in_flight or request.state not in (State.LEAVING, State.RETRACTING):
+        if request.num_unacked or request.state not in (State.LEAVING, State.RETRACTING):
             return
         self.leaving.remove(request)
-        self.free_rows.append(request.row)
+        if request.row < self.num_rows:
+            self.free_rows.append(request.row)
         if request.is_bound:
             self.freed_rows.append(request.row)
-        self.kv.release(request)
         if request.state is State.RETRACTING:
+            self._release_retracted(request)
             request.state = State.WAITING
             request.is_resuming = True
             self.waiting.add_returning([request])
         else:
+            self.kv.release(request)
             request.state = State.GONE
 
-    def remap(self, request: Request, first_page: int, pages: list[int]) -> None:
+    def remap(self, request: Request, first_page: int, pages: array[int]) -> None:
         """Part of a running row lives elsewhere now; the worker learns it with the next plan."""
         self.remaps.append(PendingRemap(request, request.row, first_page, len(pages)))
 
+    def take_config(self, config: SchedulerConfig, facts: Facts) -> None:
+        """Other policies from now on; what was learned and what is cached stays."""
+        before, self.config = self.config, config
+        facts.config, facts.seed = config, config.policy_seed
+        if config.admission_estimate != before.admission_estimate:
+            self.estimate = new_estimate(config)
+        else:
+            self.estimate.tune(EstimateKnobs(config.decode_reserve, config.length_quantile))
+        if config.eviction_policy != before.eviction_policy:
+            self.tree.set_rank(EVICTION_POLICIES[config.eviction_policy])
+        if config.max_batch_tokens != before.max_batch_tokens:
+            self._fit_rows()
+        if any(getattr(config, name) != getattr(before, name) for name in _OF_THE_ORDER):
+            self.waiting.set_order(WAITING_ORDERS[config.waiting_order], facts)
+
     def lose_pool(self) -> None:
         """The worker is gone: all that ran waits again, ahead of the others."""
-        returning = [*self.running.values()]
+        returning = list(self.running.values())
         returning += [r for r in self.leaving if r.state is State.RETRACTING]
         for request in returning:
+            request.note(self.now_ns, "worker_lost")
             request.forget_kv()
             request.state = State.WAITING
-        self.running = {}
-        self.leaving = []
+            self.twins.stop_leading(request)
+            self.waiting.release_held(request.request_id)
+        self.prefilling, self.decoding, self.leaving = {}, {}, []
         self.waiting.add_returning(returning)
         self.num_evicted_before = self.num_evicted_tokens
+        self.num_freed_before = self.num_freed_slots
+        self.num_pins_before = self.pins.num_ever
         self.counters.worker_losses += 1
         self.open_pool(self.hello)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _fit_rows(self) -> None:
+        """As many rows as there are now; those in use beyond them are not given out again."""
+        taken = {request.row: None for request in [*self.running.values(), *self.leaving]}
+        self.free_rows = [row for row in range(self.num_rows - 1, -1, -1) if row not in taken]
+
+    def _stop_running(self, request: Request) -> None:
+        self.decoding.pop(request.request_id, None)
+        self.prefilling.pop(request.request_id, None)
+        self.twins.stop_leading(request)
+        self.waiting.release_held(request.request_id)
+
+    def _release_retracted(self, request: Request) -> None:
+        """[0, shared) what others use too stays; of the rest, by `retraction_keep`:
+        partial: only what is missing now is freed, from its tail; all: nothing; none: all of it."""
+        num_own = len(request.pages) - (request.cached_tokens or 0) // self.config.page_size
+        end = self.kv.release(request)
+        if end is None:
+            return
+        keep = self.config.retraction_keep
+        if keep == "none":
+            self.tree.drop_tail(end.node, num_own)
+        elif keep == "partial":
+            missing = len(self.decoding) - self.pool.num_free
+            self.tree.drop_tail(end.node, min(max(0, missing), num_own))
+
+    def _pin_budget(self, tenant: str) -> tuple[int, int]:
+        """Pages that all hard pins, and that those of one tenant, may hold."""
+        of_all = int(self.config.pin_budget * self.pool.num_pages)
+        policy = self.config.tenants.get(tenant)
+        return of_all, of_all if policy is None else int(policy.pin_share * of_all)
+
+
+def new_estimate(config: SchedulerConfig) -> AdmissionEstimate:
+    """The admission estimate of a configuration, which has learned nothing yet."""
+    knobs = EstimateKnobs(config.decode_reserve, config.length_quantile)
+    return ADMISSION_ESTIMATES[config.admission_estimate](knobs)

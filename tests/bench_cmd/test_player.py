@@ -11,6 +11,7 @@ from radixd.bench.figures import first_token_s, gaps_s
 from radixd.bench.machine import describe_machine
 from radixd.bench.player import play
 from radixd.bench.workload import BenchRequest, Workload
+from radixd.chassis.settings import API_KEY_VARIABLE
 from radixd.cli.app import main
 from radixd.cli.client import CommandError
 from tests.cli.fake_server import FakeServer
@@ -53,6 +54,13 @@ async def test_arrivals_are_written_down() -> None:
         assert request.sampling.ignore_eos
         assert request.sampling.HasField("temperature")
         assert request.sampling.temperature == 0.0
+
+
+async def test_the_key_of_the_environment_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_KEY_VARIABLE, "sk-bench")
+    with FakeServer() as server:
+        await play(workload(2, concurrency=1), server.target, lambda _: None)
+        assert server.keys.seen == ["Bearer sk-bench"] * 2
 
 
 async def test_concurrency_and_arrival_times_hold() -> None:

@@ -15,7 +15,7 @@ from radixd.chassis.command import (
     settings_as_yaml,
     settings_from_argv,
 )
-from radixd.chassis.settings import Settings, load_settings
+from radixd.chassis.settings import API_KEY_VARIABLE, Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +78,19 @@ def test_every_field_is_a_flag_in_kebab_case():
         (["--pipeline-depth", "3"], "(--pipeline-depth)"),
         (["--step-timeout-s", "nan"], "(--step-timeout-s)"),
         (["--waiting-order", "sjf"], "(--waiting-order)"),
+        (["--chunk-sizes", "chat"], "'chat' is not of the form class=tokens (--chunk-sizes)"),
+        (["--chunk-sizes", "chat=1,chat=2"], "the class 'chat' comes twice"),
+        (["--chunk-sizes", "chat=x"], "chunk_sizes.chat: "),
+        (["--chunk-sizes", "chat=x"], "(--chunk-sizes)"),
+        (["--chunk-sizes", "chat=0"], "chat: 0 is below 1 (--chunk-sizes)"),
+        (["--chunk-sizes", "a b=5"], "'a b' is no name"),
+        (["--chunk-sizes", "chat=1,"], "'' is not of the form"),
+        (["--public-domains", "a,,b"], "a name is empty"),
+        (["--retraction-keep", "some"], "(--retraction-keep)"),
+        (["--prefill-share", "0"], "(--prefill-share)"),
+        (["--weight-age", "inf"], "(--weight-age)"),
+        (["--policy-seed", str(2**63)], "(--policy-seed)"),
+        (["--metrics-port", "-2"], "(--metrics-port)"),
         (["--config", "no/such.yaml"], "config: no/such.yaml: No such file"),
     ],
 )
@@ -94,6 +107,12 @@ def test_a_bad_variable_is_named(refused, monkeypatch):
 def test_a_misspelt_variable_is_refused(refused, monkeypatch):  # field case 91
     monkeypatch.setenv("RADIXD_KV_SLOT", "100")
     assert "RADIXD_KV_SLOT: unknown option" in refused()
+
+
+def test_the_key_of_a_client_is_no_option(monkeypatch):
+    monkeypatch.setenv(API_KEY_VARIABLE, "secret")
+    assert settings_from_argv("x", []) == Settings()
+    assert API_KEY_VARIABLE not in environment_for_child()
 
 
 def test_what_kubernetes_sets_for_a_service_is_not_taken_for_an_option(refused, monkeypatch):
@@ -113,6 +132,13 @@ def test_what_kubernetes_sets_for_a_service_is_not_taken_for_an_option(refused, 
         ("- kv_slots", "{file}: a mapping of option names was expected"),
         ("a: [", "config: {file}: "),
         ("kv-slots: 5", "kv-slots: unknown option ({file})"),
+        ("port: 1\nkv_slots: 5\nport: 2", "config: {file}: the key 'port' comes twice"),
+        ("chunk_sizes: {chat: 5, chat: 6}", "config: {file}: the key 'chat' comes twice"),
+        ("chunk_sizes: {chat: many}", "chunk_sizes.chat: "),
+        ("[" * 10_000, "config: {file}: "),
+        ("log_level: 2026-99-99", "config: {file}: month must be in 1..12"),
+        ("chunk_sizes: [5]", "({file})"),
+        ("public_domains: [a, '']", "({file})"),
     ],
 )
 def test_a_bad_file_is_named_with_the_key(refused, tmp_path, content, text):
@@ -194,12 +220,68 @@ def test_the_scheduler_refuses_a_bad_option_in_one_line():
         ({"page_size": 3}, "page_size"),
         ({"kv_slots": 10, "page_size": 16}, "kv_slots"),
         ({"max_length": 1}, "max_length"),
+        ({"low_watermark": 0.96}, "low_watermark"),
+        ({"high_watermark": 0.5}, "low_watermark"),
+        ({"scheduler_port": 7, "metrics_port": 7}, "metrics_port"),
     ],
 )
 def test_what_can_serve_nobody_is_refused_at_the_start(flags, field):
     with pytest.raises(InvalidRequest) as refused:
         load_settings(flags)
     assert refused.value.field == field
+
+
+def test_a_default_metrics_port_makes_way():
+    settings = load_settings({"scheduler_port": 50054})
+    assert settings.metrics_port == 50054
+    assert not settings.asks_for("metrics_port")
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "file"])
+def test_chunk_sizes_and_public_domains_come_in_every_way(monkeypatch, tmp_path, way):
+    argv = []
+    if way == "flag":
+        argv = ["--chunk-sizes", "chat=64, own.class=8", "--public-domains", "a, b"]
+    elif way == "variable":
+        monkeypatch.setenv("RADIXD_CHUNK_SIZES", "chat=64,own.class=8")
+        monkeypatch.setenv("RADIXD_PUBLIC_DOMAINS", "a,b")
+    else:
+        file = tmp_path / "radixd.yaml"
+        file.write_text("chunk_sizes:\n  chat: 64\n  own.class: 8\npublic_domains: [a, b]\n")
+        argv = ["--config", str(file)]
+    settings = settings_from_argv("x", argv)
+    assert settings.chunk_sizes == {"chat": 64, "own.class": 8}
+    assert settings.public_domains == ("a", "b")
+    for name in [name for name in os.environ if name.startswith("RADIXD_")]:
+        monkeypatch.delenv(name)
+    assert settings_from_argv("x", argv_from_settings(settings)) == settings
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(settings_as_yaml(settings))
+    assert load_settings({}, printed) == settings
+
+
+def test_no_workload_class_and_no_public_domain_can_be_said(tmp_path):
+    settings = settings_from_argv("x", ["--chunk-sizes=", "--public-domains="])
+    assert (settings.chunk_sizes, settings.public_domains) == ({}, ())
+    assert "--chunk-sizes=" in argv_from_settings(settings)
+
+
+def test_help_shows_the_flag_form_of_a_default(capsys):
+    with pytest.raises(SystemExit):
+        settings_from_argv("x", ["--help"])
+    shown = "".join(capsys.readouterr().out.split())
+    assert "[chat=512,code=1024,longform=2048]" in shown
+
+
+def test_files_are_taken_from_here():
+    settings = load_settings({"tenants": "t.yaml", "preheat": "p.yaml"})
+    assert (settings.tenants, settings.preheat) == (Path.cwd() / "t.yaml", Path.cwd() / "p.yaml")
+
+
+def test_merged_yaml_keys_are_no_repetition(tmp_path):
+    file = tmp_path / "radixd.yaml"
+    file.write_text("chunk_sizes: {<<: &base {chat: 5, code: 6}, chat: 7}\n")
+    assert load_settings({}, file).chunk_sizes == {"chat": 7, "code": 6}
 
 
 def test_a_relative_run_dir_is_taken_from_here():

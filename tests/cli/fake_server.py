@@ -39,6 +39,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         self.refusal: tuple[grpc.StatusCode, str, list[Message]] | None = None
         self.bare_error: tuple[grpc.StatusCode, str] | None = None
         self.pause_s = 0.0
+        self.logprobs: list[inference_pb2.TokenLogprobs] = []
+        """Of each piece."""
         self.cancelled = threading.Event()
 
     def Generate(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
@@ -59,6 +61,7 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
                 text=piece,
                 token_ids=[100 + position],
                 seed=request.sampling.seed if position == 0 else None,
+                logprobs=self.logprobs,
             )
             time.sleep(self.pause_s)
         yield self._last(request, len(self.pieces))
@@ -109,7 +112,15 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
             peak_rss_bytes={"scheduler_svc": 1 << 20, "tokenizer_svc": 2 << 20},
         )
         self.tree = admin_pb2.DumpTreeResponse()
+        self.pins = admin_pb2.ListPinsResponse()
+        self.requests = admin_pb2.ListRequestsResponse()
+        self.explanation: admin_pb2.ExplainResponse | None = None
+        self.policies = admin_pb2.GetPolicyResponse()
+        self.asked: list[Any] = []
+        """Every request of the calls below that have fields."""
+        self.num_watches = 0
         self.preheat_error = ""
+        self.pin_error = ""
         self.num_flushes = 0
         self.preheats: list[Any] = []
 
@@ -118,8 +129,52 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
         self.stats.tokens.generated += 10
         return self.stats
 
+    def WatchStats(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        """The books every interval; each look finds ten more generated tokens."""
+        self.asked.append(request)
+        self.num_watches += 1
+        while context.is_active():
+            yield admin_pb2.WatchStatsResponse(stats=self.GetStats(None, context))
+            time.sleep(request.interval_ms / 1000)
+
+    def ListPins(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The pins."""
+        return self.pins
+
+    def Unpin(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Removes those it has."""
+        self.asked.append(request)
+        ids = [pin.pin_id for pin in self.pins.pins]
+        wanted = ids if request.all else request.pin_ids
+        return admin_pb2.UnpinResponse(
+            removed=[pin_id for pin_id in wanted if pin_id in ids],
+            unknown=[pin_id for pin_id in wanted if pin_id not in ids],
+        )
+
+    def ListRequests(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The requests."""
+        self.asked.append(request)
+        return self.requests
+
+    def Explain(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The one explanation, or NOT_FOUND."""
+        self.asked.append(request)
+        if self.explanation is None:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "request_id: no such request")
+        return self.explanation
+
+    def GetPolicy(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The policies."""
+        return self.policies
+
+    def SetPolicy(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Sets what is given."""
+        self.asked.append(request)
+        self.policies.policies.MergeFrom(request.policies)
+        return admin_pb2.SetPolicyResponse(policies=self.policies.policies)
+
     def Preheat(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """One token a byte, the first of them cached."""
+        """One token a byte, the first of them cached; pinned when asked, unless `pin_error`."""
         self.preheats.append(request)
         texts = [*request.prefixes, *(chat.messages[0].content for chat in request.chats)]
         sizes = [len(text.encode()) for text in texts]
@@ -130,6 +185,9 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
                     cached_tokens=1,
                     computed_tokens=size - 1,
                     error=self.preheat_error,
+                    pin_id="" if self.pin_error or not request.pin else f"pin-{size}",
+                    pinned_tokens=0 if self.pin_error or not request.pin else size,
+                    pin_error=self.pin_error,
                 )
                 for size in sizes
             ]
@@ -147,6 +205,19 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.DumpTreeResponse(nodes=nodes, num_left_out=left_out)
 
 
+class Keys(grpc.ServerInterceptor):
+    """Writes down the key of every call; None where it has none."""
+
+    def __init__(self) -> None:
+        self.seen: list[str | None] = []
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Lets every call pass."""
+        metadata = dict(handler_call_details.invocation_metadata)
+        self.seen.append(metadata.get("authorization"))
+        return continuation(handler_call_details)
+
+
 class FakeServer:
     """The server on a free port of the loopback; `with` starts and ends it."""
 
@@ -154,8 +225,11 @@ class FakeServer:
         self.inference = FakeInference()
         self.admin = FakeAdmin()
         self.health = health.HealthServicer()
+        self.keys = Keys()
         self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=20), options=[("grpc.so_reuseport", 0)]
+            ThreadPoolExecutor(max_workers=20),
+            interceptors=[self.keys],
+            options=[("grpc.so_reuseport", 0)],
         )
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(self.inference, self._server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self.admin, self._server)

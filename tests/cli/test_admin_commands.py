@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from protos.radixd.v1 import admin_pb2
-from radixd.cli.top import BAR_CHARS, compare, look_dict, slot_bar
+from radixd.cli.top_view import BAR_CHARS, compare, look_dict, slot_bar
 from radixd.cli.tree import MAX_DRAWN_DEPTH, draw
 from tests.cli.conftest import Run
 from tests.cli.fake_server import FakeServer
@@ -32,7 +32,11 @@ def test_preheat_sends_prefixes_in_order(server: FakeServer, run: Run, tmp_path:
         "cached_tokens": 1,
         "computed_tokens": 5,
         "error": "",
+        "pin_id": "",
+        "pinned_tokens": 0,
+        "pin_error": "",
     }
+    assert not any(r.HasField("pin") or r.HasField("ttl_ms") for r in server.admin.preheats)
 
 
 def test_preheat_of_a_system_message(server: FakeServer, run: Run) -> None:
@@ -47,6 +51,30 @@ def test_preheat_that_fails_says_so(server: FakeServer, run: Run) -> None:
     ran = run("preheat", "You are", "--target", server.target)
     assert ran.code == 1
     assert "the pool is full" in ran.out
+
+
+def test_preheat_with_a_pin(server: FakeServer, run: Run) -> None:
+    argv = ["preheat", "You are", "--system", "S", "--pin", "hard", "--ttl", "1.5"]
+    ran = run(*argv, "--target", server.target)
+    assert ran.code == 0, ran.err
+    asked = [(request.pin, request.ttl_ms) for request in server.admin.preheats]
+    assert asked == [(admin_pb2.PIN_LEVEL_HARD, 1500)] * 2
+    assert "pin-7, 7 tokens" in ran.out
+    server.admin.pin_error = "the budget of pins is spent"
+    ran = run("preheat", "You are", "--pin", "soft", "--target", server.target)
+    assert server.admin.preheats[-1].pin == admin_pb2.PIN_LEVEL_SOFT
+    assert not server.admin.preheats[-1].HasField("ttl_ms")
+    # Warm, but not as asked: a script is to notice.
+    assert ran.code == 1
+    assert "the budget of pins is spent" in ran.out
+
+
+def test_preheat_with_a_pin_that_cannot_be(server: FakeServer, run: Run) -> None:
+    assert run("preheat", "a", "--pin", "firm", "--target", server.target).code == 2
+    for ttl in ("nan", "-1", "1e30"):
+        ran = run("preheat", "a", "--pin", "soft", "--ttl", ttl, "--target", server.target)
+        assert (ran.code, "ttl" in ran.err) == (1, True), ran.err
+    assert server.admin.preheats == []
 
 
 def test_preheat_of_nothing(server: FakeServer, run: Run) -> None:
@@ -125,6 +153,9 @@ def test_top_once_as_json(server: FakeServer, run: Run) -> None:
         "tokens_per_s",
         "reuse_rate",
         "recompute_tax",
+        "economy",
+        "waiting_by_reason",
+        "tenants",
         "peak_rss_bytes",
     }
     assert value["slots"]["locked"] == 15

@@ -11,7 +11,10 @@ from radixd.cli.terminal import finish_name, harmless, snippet
 from tests.cli.conftest import Run
 from tests.cli.fake_server import FakeServer
 
-COMMANDS = ("up", "chat", "generate", "preheat", "tree", "top", "bench", "doctor", "version")
+COMMANDS = (
+    *("up", "chat", "generate", "preheat", "tree", "top", "requests", "explain", "pins", "policy"),
+    *("bench", "doctor", "version"),
+)
 
 
 def test_every_command_has_help(run: Run) -> None:

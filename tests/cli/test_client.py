@@ -6,8 +6,14 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from protos.radixd.v1 import admin_pb2
-from radixd.chassis.settings import load_settings
-from radixd.cli.client import Client, CommandError, default_target, parse_target, server_address
+from radixd.chassis.settings import API_KEY_VARIABLE, load_settings
+from radixd.cli.client import (
+    Client,
+    CommandError,
+    default_target,
+    parse_target,
+    server_address,
+)
 from tests.cli.conftest import Run
 from tests.cli.fake_server import FakeServer, invalid_field
 
@@ -132,3 +138,49 @@ def test_messages_beyond_four_megabytes(server: FakeServer) -> None:
     server.admin.tree.nodes.append(admin_pb2.TreeNode(parent=-1, text=text))
     with Client(server.target) as client:
         assert client.dump_tree(10).nodes[0].text == text
+
+
+COMMANDS_WITH_A_KEY = (
+    ("generate", "--prompt", "x"),
+    ("preheat", "x"),
+    ("tree",),
+    ("top", "--once", "--interval", "0.1"),
+    ("requests",),
+    ("pins",),
+    ("pins", "--unpin-all"),
+    ("policy",),
+    ("policy", "chunk_size=1"),
+)
+
+
+@pytest.mark.parametrize("argv", COMMANDS_WITH_A_KEY, ids=" ".join)
+def test_the_key_goes_with_every_call(
+    server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
+    run(*argv, "--target", server.target)
+    assert set(server.keys.seen) == {None}
+    server.keys.seen.clear()
+    monkeypatch.setenv(API_KEY_VARIABLE, "sk-env")
+    run(*argv, "--target", server.target)
+    assert set(server.keys.seen) == {"Bearer sk-env"}
+    server.keys.seen.clear()
+    run(*argv, "--api-key", "sk-flag", "--target", server.target)
+    assert set(server.keys.seen) == {"Bearer sk-flag"}
+
+
+def test_a_key_that_cannot_be_one_is_not_quoted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = "a key has neither blanks nor characters beyond ASCII"
+    ran = run("tree", "--api-key", "geheim niß", "--target", "127.0.0.1:1")
+    assert (ran.code, ran.err) == (1, f"radixd: --api-key: {problem}\n")
+    monkeypatch.setenv(API_KEY_VARIABLE, "se\ncret")
+    ran = run("tree", "--target", "127.0.0.1:1")
+    assert (ran.code, ran.err) == (1, f"radixd: RADIXD_API_KEY: {problem}\n")
+
+
+def test_a_server_that_wants_a_key_says_how_to_give_one(server: FakeServer, run: Run) -> None:
+    server.inference.refusal = (grpc.StatusCode.UNAUTHENTICATED, "a known key is needed", [])
+    ran = run("generate", "--prompt", "x", "--target", server.target)
+    assert ran.err == (
+        "radixd: a known key is needed; set RADIXD_API_KEY or give --api-key (UNAUTHENTICATED)\n"
+    )

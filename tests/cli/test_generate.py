@@ -66,6 +66,28 @@ def test_what_is_not_given_is_not_sent(server: FakeServer, run: Run) -> None:
     assert greedy.sampling.HasField("temperature")
 
 
+def test_limits_penalties_and_class_are_sent(server: FakeServer, run: Run) -> None:
+    argv = ["--priority", "-3", "--workload", "code", "--min-tokens", "2", "--logprobs", "0"]
+    argv += ["--repetition-penalty", "1.5", "--presence-penalty", "-1", "--frequency-penalty", "2"]
+    ran = run("generate", "--prompt", "Hi", *argv, "--target", server.target)
+    assert ran.code == 0, ran.err
+    (request,) = server.inference.requests
+    sampling = request.sampling
+    assert (request.priority, request.workload, sampling.min_tokens) == (-3, "code", 2)
+    penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+    assert penalties == (1.5, -1.0, 2.0)
+    assert sampling.HasField("logprobs")
+
+
+def test_log_probabilities_in_json(server: FakeServer, run: Run) -> None:
+    top = [inference_pb2.TopLogprob(token_id=7, logprob=-0.5)]
+    server.inference.logprobs = [inference_pb2.TokenLogprobs(token_id=7, logprob=-0.5, top=top)]
+    argv = ["generate", "--prompt", "Hi", "--logprobs", "1", "--json", "--target", server.target]
+    value = json.loads(run(*argv).out)
+    entry = {"token_id": 7, "logprob": -0.5, "top": [{"token_id": 7, "logprob": -0.5}]}
+    assert value["logprobs"] == [entry] * 3
+
+
 def test_prompts_of_every_kind(server: FakeServer, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("from\na file\n", encoding="utf-8")
@@ -86,6 +108,10 @@ def test_prompts_of_every_kind(server: FakeServer, run: Run, tmp_path: Path) -> 
         ([], "give one of --prompt, --prompt-file, --chat and --ids"),
         (["--prompt", "a", "--ids", "1"], "give one of"),
         (["--ids", "1,x"], "--ids: 'x' is not an integer"),
+        (["--ids", "1,,2"], "--ids: '' is not an integer"),
+        (["--ids", "1, ,2"], "--ids: '' is not an integer"),
+        (["--ids", "1,2,"], "--ids: '' is not an integer"),
+        (["--ids", ","], "--ids: '' is not an integer"),
         (["--prompt", "a", "--seed", str(2**63)], "seed: 9223372036854775808 is out of range"),
         (["--prompt", "a", "--timeout-ms", "-1"], "timeout_ms: -1 is out of range"),
         (["--prompt", "a\udcff"], "text: not valid UTF-8"),

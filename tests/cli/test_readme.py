@@ -3,17 +3,26 @@
 import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from google.protobuf import json_format, symbol_database
 from grpc_health.v1 import health_pb2
 
 from protos.radixd.v1 import admin_pb2, inference_pb2, tokenizer_pb2
-from radixd.chassis.settings import Settings
+from radixd.chassis.settings import Settings, as_text, flag
+from radixd.cli.app import app
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+POLICIES = (
+    "waiting_order",
+    "admission_estimate",
+    "retraction_policy",
+    "retraction_keep",
+    "eviction_policy",
+)
 FILES = (inference_pb2, admin_pb2, tokenizer_pb2, health_pb2)
 
 
@@ -56,13 +65,32 @@ def test_radixd_lines_name_commands_and_options(run: Run, words: list[str]) -> N
         assert option in known.out, option
 
 
+def shown(default: object) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return "none" if default is None else as_text(default) or "none"
+
+
 def test_the_table_of_options_tells_the_defaults() -> None:
     rows = re.findall(r"^\| `--([a-z-]+)` \| `?([^|`]+)`? \|", README, re.MULTILINE)
     assert len(rows) >= 8
     for name, default in rows:
         value = Settings.model_fields[name.replace("-", "_")].default
-        shown = {False: "off", True: "on"}.get(value, value) if isinstance(value, bool) else value
-        assert str(shown) == default.strip(), name
+        assert shown(value) == default.strip(), name
+
+
+def test_the_table_of_options_names_every_policy() -> None:
+    for field in POLICIES:
+        (row,) = re.findall(rf"^\| `{flag(field)}` .*$", README, re.MULTILINE)
+        names = set(get_args(Settings.model_fields[field].annotation))
+        assert len(names) >= 3
+        assert names <= set(re.findall(r"`(\w+)`", row)), field
+
+
+def test_the_table_of_commands_has_them_all() -> None:
+    listed = re.findall(r"^\| `radixd ([a-z]+)[^`]*` \|", README, re.MULTILINE)
+    there_are = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert sorted(listed) == sorted(there_are)
 
 
 def test_links_lead_somewhere() -> None:

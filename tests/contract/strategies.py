@@ -13,6 +13,7 @@ from protos.plan import (
     Envelope,
     Fault,
     Hello,
+    LogprobColumns,
     Message,
     NewRow,
     Ping,
@@ -45,6 +46,11 @@ sampling = st.builds(
     top_p=st.floats(0, 1, width=32),
     min_p=st.floats(0, 1, width=32),
     seed=st.integers(0, 2**63 - 1),
+    min_tokens=st.just(0) | uint32,
+    repetition_penalty=st.just(1.0) | st.floats(0.125, 10, width=32),
+    presence_penalty=st.just(0.0) | st.floats(-2, 2, width=32),
+    frequency_penalty=st.just(0.0) | st.floats(-2, 2, width=32),
+    logprobs=st.integers(-1, 20),
 )
 
 hellos = st.builds(
@@ -60,7 +66,28 @@ hellos = st.builds(
     kv_dtype=text,
     device=text,
     kind=text,
+    kv_bytes_per_slot=uint32,
 )
+
+
+@st.composite
+def new_rows(draw: st.DrawFn, row: int, prefix_len: int, extend_len: int) -> NewRow:
+    """A row on its first step, with the context that its sampling needs."""
+    params = draw(sampling)
+    context_ids, num_prompt = array("i"), draw(uint32)
+    if params.needs_context:
+        context_ids = draw(columns(ids, prefix_len + extend_len + draw(st.integers(0, 3))))
+        num_prompt = draw(st.integers(1, len(context_ids)))
+    elif params.min_tokens:
+        num_prompt = draw(st.integers(1, MAX_INT32))
+    return NewRow(
+        row=row,
+        prefix_slots=draw(columns(ids, prefix_len)),
+        sampling=params,
+        num_prompt=num_prompt,
+        context_ids=context_ids,
+        suppressed_ids=tuple(draw(any_column)) if params.min_tokens else (),
+    )
 
 
 @st.composite
@@ -79,33 +106,43 @@ def plans(draw: st.DrawFn) -> BatchPlan:
         samples=bytes(draw(st.integers(0, 1)) for _ in rows),
         input_ids=draw(columns(ids | st.just(TOKEN_FROM_STEP_BEFORE), num_tokens)),
         out_slots=draw(columns(ids, num_tokens)),
-        new_rows=tuple(
-            NewRow(
-                row=rows[at],
-                prefix_slots=draw(columns(ids, prefix_lens[at])),
-                sampling=draw(sampling),
-            )
-            for at in new
-        ),
+        new_rows=tuple(draw(new_rows(rows[at], prefix_lens[at], extend_lens[at])) for at in new),
         remaps=tuple(draw(st.lists(remaps, max_size=3))),
         freed_rows=draw(any_column),
     )
 
 
 remaps = st.builds(Remap, row=ids, start=ids, slots=any_column)
-results = st.builds(
-    BatchResult,
-    step_id=step_ids,
-    token_ids=any_column,
-    forward_ns=uint64,
-    peak_rss_bytes=uint64,
-)
+logprobs = st.floats(max_value=0.0, width=32)
+
+
+@st.composite
+def results(draw: st.DrawFn) -> BatchResult:
+    """A result; some of its rows asked for log probabilities."""
+    token_ids = draw(any_column)
+    columns_of = None
+    num_asked = draw(st.integers(0, len(token_ids)))
+    if num_asked:
+        top_ids = draw(any_column)
+        chosen = draw(st.lists(logprobs, min_size=num_asked, max_size=num_asked))
+        top = draw(st.lists(logprobs, min_size=len(top_ids), max_size=len(top_ids)))
+        columns_of = LogprobColumns(
+            chosen=array("f", chosen), top_ids=top_ids, top_logprobs=array("f", top)
+        )
+    return BatchResult(
+        step_id=draw(step_ids),
+        token_ids=token_ids,
+        forward_ns=draw(uint64),
+        peak_rss_bytes=draw(uint64),
+        logprobs=columns_of,
+    )
+
 
 messages: st.SearchStrategy[Message] = st.one_of(
     hellos,
     st.builds(Ready),
     plans(),
-    results,
+    results(),
     st.builds(Fault, step_id=step_ids, message=text),
     st.builds(Ping, instance_id=uint64),
 )

@@ -20,6 +20,7 @@ from protos.plan import (
     Envelope,
     Fault,
     Hello,
+    LogprobColumns,
     Message,
     NewRow,
     Ping,
@@ -73,6 +74,56 @@ PLANS: dict[str, Message] = {
     "worker_v1_result": BatchResult(
         step_id=7, token_ids=array("i", [42]), forward_ns=12_345_678, peak_rss_bytes=1 << 33
     ),
+    "worker_v1_hello_sizes": Hello(
+        instance_id=1,
+        model_id="m",
+        model_hash="h",
+        vocab_size=9,
+        eos_token_ids=(),
+        num_slots=1,
+        max_rows=1,
+        max_length=1,
+        kv_dtype="float32",
+        device="cpu",
+        kind="model",
+        kv_bytes_per_slot=23040,
+    ),
+    "worker_v1_plan_penalties": BatchPlan(
+        step_id=8,
+        rows=array("i", [3, 4]),
+        prefix_lens=array("i", [2, 0]),
+        extend_lens=array("i", [1, 1]),
+        samples=b"\1\1",
+        input_ids=array("i", [13, 7]),
+        out_slots=array("i", [1, 2]),
+        new_rows=(
+            NewRow(
+                row=3,
+                prefix_slots=array("i", [40, 41]),
+                sampling=SamplingParams(
+                    min_tokens=5,
+                    repetition_penalty=1.25,
+                    presence_penalty=-0.5,
+                    frequency_penalty=0.75,
+                    logprobs=0,
+                ),
+                num_prompt=2,
+                context_ids=array("i", [11, 12, 13]),
+                suppressed_ids=(2, 0),
+            ),
+            NewRow(row=4, prefix_slots=array("i"), sampling=SamplingParams(logprobs=20)),
+        ),
+        freed_rows=array("i"),
+    ),
+    "worker_v1_result_logprobs": BatchResult(
+        step_id=8,
+        token_ids=array("i", [42, 43]),
+        logprobs=LogprobColumns(
+            chosen=array("f", [-0.5]),
+            top_ids=array("i", [42, 7]),
+            top_logprobs=array("f", [-0.5, float("-inf")]),
+        ),
+    ),
     "worker_v1_fault": Fault(step_id=7, message="out of memory"),
     "worker_v1_ping": Ping(instance_id=0),
 }
@@ -109,6 +160,27 @@ SCHEMA: dict[str, ProtoMessage] = {
         seed=0,
         finish_message="",
     ),
+    "radixd_v1_generate_request_penalties": inference.GenerateRequest(
+        sampling=inference.SamplingParams(
+            min_tokens=0,
+            repetition_penalty=1.25,
+            presence_penalty=-2.0,
+            frequency_penalty=0.0,
+            logprobs=0,
+        ),
+        priority=-100,
+        workload="chat",
+    ),
+    "radixd_v1_generate_response_logprobs": inference.GenerateResponse(
+        token_ids=[1],
+        logprobs=[
+            inference.TokenLogprobs(
+                token_id=1,
+                logprob=-0.5,
+                top=[inference.TopLogprob(token_id=7, logprob=-0.25)],
+            )
+        ],
+    ),
     "radixd_v1_tokenize_response": tokenizer.TokenizeResponse(ids=[0, 300]),
     "radixd_v1_preheat_request": admin.PreheatRequest(
         prefixes=["a"], tokens=[inference.TokenIds(ids=[1, 2])], cache_domain=""
@@ -126,6 +198,37 @@ SCHEMA: dict[str, ProtoMessage] = {
             timeout_ms=100,
             preheat=True,
             resume_output_ids=b"\2\0\0\0",
+        )
+    ),
+    "scheduler_v1_attach_request_penalties": scheduler.AttachRequest(
+        submit=scheduler.Submit(
+            sampling=scheduler.Sampling(
+                min_tokens=1,
+                repetition_penalty=1.25,
+                presence_penalty=0.5,
+                frequency_penalty=-0.5,
+                logprobs=0,
+            ),
+            tenant="t",
+            priority=-3,
+            workload="chat",
+            client_request_id="r",
+            pin=admin.PIN_LEVEL_SOFT,
+            pin_ttl_ms=5,
+        )
+    ),
+    "scheduler_v1_attach_response_logprobs": scheduler.AttachResponse(
+        outputs=scheduler.Outputs(
+            outputs=[
+                scheduler.Output(
+                    pin_id="p",
+                    pinned_tokens=3,
+                    pin_error="e",
+                    logprobs=scheduler.LogprobColumns(
+                        chosen=b"\0\0\0\xbf", top_ids=b"\7\0\0\0", top_logprobs=b"\0\0\0\xbf"
+                    ),
+                )
+            ]
         )
     ),
     "scheduler_v1_attach_response": scheduler.AttachResponse(

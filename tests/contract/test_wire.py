@@ -1,5 +1,6 @@
 """The codec between scheduler and worker: what goes in comes out, and nothing else gets in."""
 
+import math
 import random
 import sys
 from array import array
@@ -83,8 +84,38 @@ def test_no_field_is_forgotten(message: plan.Message) -> None:
     """Each field of the value has a field of its own in the schema, under the same name."""
     body = pb.Envelope.FromString(wire.encode(Envelope(epoch=1, message=message)))
     kind = body.WhichOneof("body")
-    schema = getattr(body, kind).DESCRIPTOR.fields_by_name
-    assert {field.name for field in fields(message)} == set(schema)
+    schema = set(getattr(body, kind).DESCRIPTOR.fields_by_name)
+    if kind == "result":
+        schema -= {"top_ids", "top_logprobs"}  # columns of the value's `logprobs`
+    assert {field.name for field in fields(message)} == schema
+
+
+def test_no_field_of_a_new_row_is_forgotten() -> None:
+    ours = {field.name for kind in (plan.NewRow, plan.SamplingParams) for field in fields(kind)}
+    schema = set(pb.NewRow.DESCRIPTOR.fields_by_name)
+    assert ours - {"sampling", "logprobs"} == schema - {"logprobs_plus_one"}
+
+
+def test_a_plain_row_costs_nothing_for_what_it_does_not_use() -> None:
+    """And reads the same as before there were penalties: absent is 1."""
+    new = plan.NewRow(row=1, prefix_slots=array("i"), sampling=plan.SamplingParams(top_p=0.5))
+    one = array("i", [1])
+    step = BatchPlan(
+        step_id=1,
+        rows=one,
+        prefix_lens=array("i", [0]),
+        extend_lens=one,
+        samples=b"\1",
+        input_ids=one,
+        out_slots=one,
+        new_rows=(new,),
+        freed_rows=array("i"),
+    )
+    body = pb.Envelope.FromString(wire.encode(Envelope(epoch=1, message=step))).plan.new_rows[0]
+    assert [field.name for field, _ in body.ListFields()] == ["row", "top_p"]
+    decoded = decode_plan(new_rows=[body]).new_rows[0].sampling
+    assert (decoded.repetition_penalty, decoded.logprobs) == (1.0, -1)
+    assert not decoded.needs_context
 
 
 @given(st.binary(max_size=200))
@@ -164,6 +195,62 @@ def test_the_last_body_wins_and_is_checked() -> None:
         wire.decode(ready + broken)
 
 
+def limited_row(**fields: Any) -> pb.NewRow:
+    """Row 1 with two tokens before it may end; sound unless fields are replaced."""
+    sound = {"row": 1, "num_prompt": 1, "min_tokens": 2, "suppressed_ids": ids(3)}
+    return pb.NewRow(**(sound | fields))
+
+
+def penalized_row(**fields: Any) -> pb.NewRow:
+    """Row 1 with a penalty and the context it needs; sound unless fields are replaced."""
+    sound = {"row": 1, "num_prompt": 1, "presence_penalty": 1.0, "context_ids": ids(1)}
+    return pb.NewRow(**(sound | fields))
+
+
+def test_rows_with_context_and_limits_are_taken() -> None:
+    (new,) = decode_plan(new_rows=[penalized_row(context_ids=ids(1, 2))]).new_rows
+    assert (list(new.context_ids), new.num_prompt) == ([1, 2], 1)
+    (new,) = decode_plan(new_rows=[limited_row()]).new_rows
+    assert (new.suppressed_ids, new.sampling.min_tokens) == ((3,), 2)
+
+
+def floats(*numbers: float) -> bytes:
+    return wire.pack_floats(array("f", numbers))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"logprobs": floats(-1, -1)},
+        {"logprobs": b"\0\0"},
+        {"logprobs": floats(0.5)},
+        {"logprobs": floats(math.nan)},
+        {"logprobs": floats(math.inf)},
+        {"top_ids": ids(1)},
+        {"top_ids": ids(-1, 2)},
+        {"top_ids": b"\1"},
+        {"top_logprobs": floats(-1)},
+        {"top_logprobs": floats(-1, math.nan)},
+        {"top_logprobs": floats(-1, 1)},
+        {"logprobs": b""},
+        {"token_ids": b""},
+    ],
+    ids=str,
+)
+def test_log_probabilities_that_cannot_be_are_refused(columns: dict[str, bytes]) -> None:
+    sound = {"token_ids": ids(1), "logprobs": floats(-1), "top_ids": ids(1, 2)}
+    sound |= {"top_logprobs": floats(-1, -math.inf)}
+
+    def decode(body: dict[str, bytes]) -> plan.Message:
+        result = pb.BatchResult(**body)
+        envelope = pb.Envelope(wire_version=wire.WIRE_VERSION, result=result)
+        return wire.decode(envelope.SerializeToString()).message
+
+    assert isinstance(decode(sound), plan.BatchResult)
+    with pytest.raises(WireError):
+        decode(sound | columns)
+
+
 @pytest.mark.parametrize(
     "columns",
     [
@@ -192,6 +279,19 @@ def test_the_last_body_wins_and_is_checked() -> None:
         {"new_rows": [pb.NewRow(row=1, prefix_slots=ids(5))]},
         {"new_rows": [pb.NewRow(row=2)]},
         {"new_rows": [pb.NewRow(row=1), pb.NewRow(row=1)]},
+        {"new_rows": [pb.NewRow(row=1, prefix_slots=ids(-5))]},
+        {"new_rows": [pb.NewRow(row=1, context_ids=ids(1), num_prompt=1)]},
+        {"new_rows": [pb.NewRow(row=1, suppressed_ids=ids(1))]},
+        {"new_rows": [pb.NewRow(row=1, min_tokens=1)]},
+        {"new_rows": [limited_row(suppressed_ids=ids(-1))]},
+        {"new_rows": [limited_row(suppressed_ids=b"\1")]},
+        {"new_rows": [limited_row(num_prompt=0)]},
+        {"new_rows": [penalized_row(context_ids=b"")]},
+        {"new_rows": [penalized_row(context_ids=ids(1, -1))]},
+        {"new_rows": [penalized_row(context_ids=b"\1")]},
+        {"new_rows": [penalized_row(num_prompt=0)]},
+        {"new_rows": [penalized_row(num_prompt=2)]},
+        {"prefix_lens": ids(1), "new_rows": [penalized_row(prefix_slots=ids(5))]},
         {"remaps": [pb.Remap(row=1, slots=b"\1")]},
         {"remaps": [pb.Remap(row=2**31, slots=ids(1))]},
         {"remaps": [pb.Remap(row=1, slots=ids(-1))]},

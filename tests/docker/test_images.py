@@ -142,6 +142,16 @@ def test_only_the_public_port_is_published_and_on_the_loopback() -> None:
         assert ("public" in service["networks"]) == (name == "front")
 
 
+def test_the_metrics_port_is_fixed_and_stays_in_the_closed_network() -> None:
+    port = Settings.model_fields["metrics_port"].default
+    lines = "\n".join(stages()["scheduler"])
+    assert f"RADIXD_METRICS_PORT={port}" in lines
+    assert re.search(rf"^EXPOSE .*\b{port}\b", lines, re.MULTILINE)
+    # An internal network has no way to publish; a second one would open the scheduler's own port.
+    assert compose()["services"]["scheduler"]["networks"] == ["backend"]
+    assert f"scheduler:{port}" in COMPOSE.read_text(encoding="utf-8")
+
+
 def test_the_socket_lies_in_a_private_volume() -> None:
     options = compose()["volumes"]["ipc"]["driver_opts"]
     assert (options["type"], options["device"]) == ("tmpfs", "tmpfs")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from gpu_worker.fake_engine import FakeEngine
 from gpu_worker.model_engine import ModelEngine
-from protos.plan import BatchPlan, NewRow, Remap, SamplingParams
+from protos.plan import BatchPlan, LogprobColumns, NewRow, Remap, SamplingParams
 
 GREEDY = SamplingParams()
 
@@ -21,6 +22,15 @@ class Row:
 
     row: int
     slots: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a scheduler knows of a row's tokens and their end when it opens the row."""
+
+    prompt: Sequence[int]
+    output: Sequence[int] = ()
+    stop_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +45,13 @@ class Part:
 class Driver:
     """Runs plans on an engine."""
 
-    def __init__(self, engine: ModelEngine, *, seed: int = 0, page_size: int = 1) -> None:
+    def __init__(
+        self, engine: ModelEngine | FakeEngine, *, seed: int = 0, page_size: int = 1
+    ) -> None:
         self.engine = engine
         self.step_id = 0
+        self.logprobs: LogprobColumns | None = None
+        """Of the latest step."""
         self._page_size = page_size
         num_slots = engine.hello().num_slots
         pages = list(range(1, num_slots // page_size + 1))
@@ -48,9 +62,26 @@ class Driver:
         self._remaps: list[Remap] = []
         self._spare: dict[int, list[int]] = {}
 
-    def open(self, row: int, prefix: Sequence[int] = (), sampling: SamplingParams = GREEDY) -> Row:
+    def open(
+        self,
+        row: int,
+        prefix: Sequence[int] = (),
+        sampling: SamplingParams = GREEDY,
+        known: Known | None = None,
+    ) -> Row:
         """A new row behind a prefix that lies in these slots; told with its first step."""
-        self._pending.append(NewRow(row=row, prefix_slots=array("i", prefix), sampling=sampling))
+        known = known or Known(prompt=())
+        context = array("i", [*known.prompt, *known.output] if sampling.needs_context else ())
+        self._pending.append(
+            NewRow(
+                row=row,
+                prefix_slots=array("i", prefix),
+                sampling=sampling,
+                num_prompt=len(known.prompt),
+                context_ids=context,
+                suppressed_ids=known.stop_ids if sampling.min_tokens else (),
+            )
+        )
         return Row(row, list(prefix))
 
     def free(self, row: Row) -> None:
@@ -89,10 +120,13 @@ class Driver:
 
     def step(self, *parts: Part) -> list[int]:
         """Executes a step; the sampled tokens."""
-        return list(self.engine.execute(self.plan(*parts)).token_ids)
+        result = self.engine.execute(self.plan(*parts))
+        self.logprobs = result.logprobs
+        return list(result.token_ids)
 
     def logits(self, *parts: Part) -> torch.Tensor:
         """Executes a step without sampling; [rows that would sample, vocab]."""
+        assert isinstance(self.engine, ModelEngine)
         return self.engine.forward(self.plan(*parts))[1]
 
     def generate(

@@ -114,6 +114,19 @@ def test_plan_without_rows_frees() -> None:
         table.apply(GOOD)
 
 
+def known_row(**sampling: Any) -> NewRow:
+    """Row 2 of GOOD with a penalty and the context it needs."""
+    new = new_row(2, (3, 4), **({"presence_penalty": 1.0} | sampling))
+    return replace(new, num_prompt=2, context_ids=ints(1, 1, 9))
+
+
+def test_row_with_a_context_is_taken() -> None:
+    table = make_table()
+    table.apply(replace(GOOD, new_rows=(known_row(),), samples=b"\1\1\1"))
+    table.record(2, 7)
+    assert table.sampling(2).num_known == 4
+
+
 def remap(row: int, start: int, *slots: int) -> dict[str, Any]:
     return {"remaps": (Remap(row=row, start=start, slots=ints(*slots)),)}
 
@@ -159,6 +172,30 @@ BAD: dict[str, dict[str, Any]] = {
     "freeing a row above the table": {"freed_rows": ints(99)},
     "NaN temperature": {"new_rows": (new_row(2, (3, 4), temperature=math.nan),)},
     "negative top_k": {"new_rows": (new_row(2, (3, 4), top_k=-1),)},
+    "no repetition penalty": {"new_rows": (new_row(2, (3, 4), repetition_penalty=0.0),)},
+    "NaN penalty": {"new_rows": (known_row(presence_penalty=math.nan),)},
+    "infinite penalty": {"new_rows": (known_row(frequency_penalty=math.inf),)},
+    "negative min_tokens": {"new_rows": (new_row(2, (3, 4), min_tokens=-1),)},
+    "more alternatives than tokens": {"new_rows": (new_row(2, (3, 4), logprobs=VOCAB + 1),)},
+    "alternatives below none": {"new_rows": (new_row(2, (3, 4), logprobs=-2),)},
+    "penalty without context": {"new_rows": (new_row(2, (3, 4), presence_penalty=1.0),)},
+    "context without a prompt": {"new_rows": (replace(known_row(), num_prompt=0),)},
+    "prompt beyond the context": {"new_rows": (replace(known_row(), num_prompt=4),)},
+    "context differs from inputs": {"new_rows": (replace(known_row(), context_ids=ints(1, 1, 8)),)},
+    "context ends before inputs": {"new_rows": (replace(known_row(), context_ids=ints(1, 1)),)},
+    "context above the vocabulary": {
+        "new_rows": (replace(known_row(), context_ids=ints(1, VOCAB, 9)),)
+    },
+    "context does not end where it samples": {
+        "samples": b"\1\1\1",
+        "new_rows": (replace(known_row(), context_ids=ints(1, 1, 9, 9)),),
+    },
+    "suppressed above the vocabulary": {
+        "new_rows": (replace(new_row(2, (3, 4), min_tokens=1), suppressed_ids=(VOCAB,)),)
+    },
+    "suppressed below it": {
+        "new_rows": (replace(new_row(2, (3, 4), min_tokens=1), suppressed_ids=(-1,)),)
+    },
     "seed of 64 bits": {"new_rows": (new_row(2, (3, 4), seed=1 << 63),)},
 }
 

@@ -1,6 +1,10 @@
-"""Stands in for a front: a port whose health is SERVING at once (HEALTH_FRONT=never: never)."""
+"""Stands in for a front: a port whose health is SERVING at once.
+
+HEALTH_FRONT=never: never; HEALTH_FRONT=preheats: never, and it says how far its prefixes are.
+"""
 
 import asyncio
+import json
 import os
 import sys
 
@@ -14,7 +18,11 @@ async def serve() -> None:
     health = await grpc_server.add_health_and_reflection(server, [])
     grpc_server.listen(server, settings.host, settings.port)
     await server.start()
-    serving = os.environ.get("HEALTH_FRONT") != "never"
+    mode = os.environ.get("HEALTH_FRONT")
+    serving = mode not in ("never", "preheats")
+    if mode == "preheats":
+        event = {"event": "preheat_progress", "done": 1, "total": 4, "tokens": 320}
+        sys.stderr.write(json.dumps(event) + "\n")
     await grpc_server.set_serving(health, [], serving=serving)
     await grpc_server.wait_for_stop_signal()
     sys.stderr.write("front drained\n")

@@ -41,5 +41,10 @@ def test_progress_is_drawn_as_a_bar():
     line = '{"event": "progress", "what": "loading smollm2", "percent": 50}'
     assert is_progress(line)
     assert brief(line) == f"loading smollm2 {'█' * 12}{'░' * 12} 50 %"
+    line = '{"event": "preheat_progress", "done": 3, "total": 4, "tokens": 960}'
+    assert is_progress(line)
+    assert brief(line) == f"preheating {'█' * 18}{'░' * 6} 75 %, 3 of 4 prefixes, 960 tokens"
+    assert "0 %" in brief('{"event": "preheat_progress", "done": 0, "total": 0, "tokens": null}')
+    assert not is_progress('{"event": "preheat_done", "total": 4}')
     assert not is_progress('{"event": "worker_ready"}')
     assert not is_progress("progress")

@@ -15,6 +15,9 @@ import pytest
 from protos.errors import InvalidRequest, RadixdError
 from radixd.chassis.readiness import SERVING, UNREACHABLE, readiness
 from radixd.chassis.settings import Settings
+from radixd.launcher import progress as progress_module
+from radixd.launcher import supervisor as supervisor_module
+from radixd.launcher.files import check_files
 from radixd.launcher.supervisor import Supervisor
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +116,60 @@ def test_a_taken_port_is_refused_before_anything_starts(option):
     assert launch.supervisor.pids() == {}
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "problem"),
+    [
+        ("preheat", "prefixes: [{text: a}, {txt: b}]", "entry 2, txt: unknown"),
+        ("preheat", "prefixes: [{text: a, tenant: acme}]", "'acme' is no tenant"),
+        ("tenants", "acme: {wait: 1}", "acme.wait"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_starts(tmp_path, option, text, problem):
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    launch = Launch(**{option: path})
+    with pytest.raises(InvalidRequest) as caught:
+        launch.supervisor.start()
+    assert str(caught.value).startswith(f"{option}: {path}")
+    assert problem in str(caught.value)
+    assert launch.supervisor.pids() == {}
+    assert launch.lines == []
+
+
+def test_a_tenant_of_the_file_may_have_a_prefix(tmp_path):
+    tenants, preheat = tmp_path / "tenants.yaml", tmp_path / "prefixes.yaml"
+    tenants.write_text("acme: {weight: 2.0}")
+    preheat.write_text("prefixes: [{text: a, tenant: acme}]")
+    check_files(settings(tenants=tenants, preheat=preheat))
+    with pytest.raises(InvalidRequest):
+        check_files(settings(preheat=preheat))
+
+
+def test_a_front_that_preheats_says_how_far_it_is(monkeypatch):
+    shown = f"preheating {'█' * 6}{'░' * 18} 25 %, 1 of 4 prefixes, 320 tokens"
+    launch = Launch()
+
+    class OnlyTheFrontIsMissing:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def missing(self):
+            is_shown = any(line.endswith(shown) for line in launch.lines)
+            return None if is_shown else "waiting for tokenizer_svc to be ready"
+
+    monkeypatch.setenv("HEALTH_FRONT", "preheats")
+    monkeypatch.setattr(supervisor_module, "StackReadiness", OnlyTheFrontIsMissing)
+    monkeypatch.setattr(progress_module, "QUIET_S", 0.0)
+    with launch.supervisor:
+        assert any(line.startswith("waiting for tokenizer_svc") for line in launch.lines)
+
+
 def test_a_second_server_needs_another_public_port_only():  # field case 130
     scheduler_port = Settings().scheduler_port
     with contextlib.ExitStack() as stack:
@@ -166,6 +223,9 @@ def test_no_restart_when_told_so():
 _LAUNCHER = """
 import sys
 from radixd.chassis.settings import Settings
+from radixd.launcher import progress as progress_module
+from radixd.launcher import supervisor as supervisor_module
+from radixd.launcher.files import check_files
 from radixd.launcher.supervisor import Supervisor
 from tests.launcher.test_supervisor import STAND_INS
 

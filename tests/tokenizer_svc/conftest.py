@@ -11,6 +11,8 @@ from protos.radixd.v1 import (
     inference_pb2_grpc,
     tokenizer_pb2_grpc,
 )
+from radixd.chassis.preheat_file import FilePrefix
+from radixd.chassis.tenants import NO_TENANTS, Tenants
 from tests.tokenizer_svc.client import wait_until
 from tests.tokenizer_svc.fake_scheduler import FakeScheduler
 from tokenizer_svc.front import Front, FrontConfig
@@ -48,9 +50,15 @@ async def serve() -> AsyncIterator[Serve]:
     started: list[Served] = []
 
     async def start(
-        *, tokenizer: Tokenizer | None = None, scheduler_up: bool = True, **limits: int
+        *,
+        tokenizer: Tokenizer | None = None,
+        scheduler: FakeScheduler | None = None,
+        scheduler_up: bool = True,
+        tenants: Tenants = NO_TENANTS,
+        preheat: tuple[FilePrefix, ...] = (),
+        **limits: int,
     ) -> Served:
-        scheduler = FakeScheduler()
+        scheduler = scheduler or FakeScheduler()
         await scheduler.start()
         if not scheduler_up:
             await scheduler.stop()
@@ -60,6 +68,8 @@ async def serve() -> AsyncIterator[Serve]:
             scheduler_address=f"127.0.0.1:{scheduler.port}",
             max_prompt_bytes=limits.get("max_prompt_bytes", 4 << 20),
             max_live=limits.get("max_live", 4096),
+            tenants=tenants,
+            preheat=preheat,
         )
         front = Front(tokenizer or ByteTokenizer(), config)
         await front.start()

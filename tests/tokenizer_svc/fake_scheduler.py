@@ -16,7 +16,7 @@ import grpc
 
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.radixd.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
-from protos.wire import pack_ids, unpack_ids
+from protos.wire import pack_floats, pack_ids, unpack_ids
 from tokenizer_svc.tokenizers.byte_tokenizer import EOS, GO, NUM_IDS, SCRIPT
 
 MODEL = pb.Model(
@@ -66,6 +66,20 @@ def next_token(prompt: list[int], output: list[int]) -> int:
         return script[len(output)] if len(output) < len(script) else EOS
     digest = hashlib.sha256(repr((prompt, len(output))).encode()).digest()
     return 97 + digest[0] % 26
+
+
+def logprobs_of(output: list[int], start: int, num_top: int) -> pb.LogprobColumns:
+    """Log probabilities of output[start:]; each number tells which token it belongs to."""
+    chosen, top_ids, top_logprobs = array("f"), array("i"), array("f")
+    for at in range(start, len(output)):
+        chosen.append(-at - 0.5)
+        top_ids.extend((output[at] + at + rank) % NUM_IDS for rank in range(num_top))
+        top_logprobs.extend(-at - rank / 64 for rank in range(num_top))
+    return pb.LogprobColumns(
+        chosen=pack_floats(chosen),
+        top_ids=pack_ids(top_ids),
+        top_logprobs=pack_floats(top_logprobs),
+    )
 
 
 class FakeScheduler(pb_grpc.SchedulerServiceServicer):
@@ -175,13 +189,21 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
             await asyncio.gather(*running.values(), return_exceptions=True)
 
     async def _generate(self, submit: pb.Submit, outbox: asyncio.Queue[pb.AttachResponse]) -> None:
+        said = list(unpack_ids(submit.resume_output_ids, typecode="I"))
+
         def say(tokens: list[int], ending: Any = 0, num_computed: int = 0) -> None:
+            said.extend(tokens)
+            logprobs = None
+            if submit.sampling.HasField("logprobs"):
+                start = len(said) - len(tokens)
+                logprobs = logprobs_of(said, start, submit.sampling.logprobs)
             output = pb.Output(
                 request_id=submit.request_id,
                 token_ids=pack_ids(array("I", tokens)),
                 ending=ending,
                 cached_tokens=self.behavior.cached_tokens,
                 computed_tokens=num_computed,
+                logprobs=logprobs,
             )
             outbox.put_nowait(pb.AttachResponse(outputs=pb.Outputs(outputs=[output])))
 

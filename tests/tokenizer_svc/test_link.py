@@ -7,11 +7,13 @@ import grpc
 import pytest
 
 from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
+from protos.radixd.v1 import admin_pb2
 from protos.radixd.v1 import inference_pb2 as pb
 from protos.wire import pack_ids, unpack_ids
 from tests.tokenizer_svc.client import Streamed, refused, script, stream, unary, wait_until
 from tests.tokenizer_svc.conftest import Serve, Served
 from tokenizer_svc import generate
+from tokenizer_svc.live_request import Outcome, Submission
 from tokenizer_svc.tokenizers.byte_tokenizer import NUM_IDS
 
 TEXT = "一 text with characters 🙂 and a stop"
@@ -208,3 +210,27 @@ async def test_a_full_pool_is_a_finish_with_a_sentence(served: Served):
     reply = await unary(served, text="a")
     assert (reply.text, reply.finish_reason) == ("ab", pb.FINISH_REASON_POOL_FULL)
     assert reply.finish_message == "no slot left"
+
+
+async def test_pins_go_out_and_receipts_come_back(served: Served):
+    served.scheduler.behavior.answer = lambda submit: internal.Output(
+        ending=internal.ENDING_PREHEATED, pin_id="p1", pinned_tokens=8, pin_error="half of it"
+    )
+    live = served.front.live.open("warm")
+    submission = Submission(
+        prompt_ids=array("I", [1]),
+        max_tokens=0,
+        preheat=True,
+        tenant="acme",
+        pin=admin_pb2.PIN_LEVEL_HARD,
+        pin_ttl_ms=9,
+    )
+    served.front.link.submit(live, submission)
+    await live.changed()
+    outcome = live.outcome
+    served.front.link.close(live)
+    assert isinstance(outcome, Outcome)
+    assert (outcome.pin_id, outcome.pinned_tokens, outcome.pin_error) == ("p1", 8, "half of it")
+    (sent,) = served.scheduler.seen.submits
+    assert (sent.tenant, sent.pin, sent.pin_ttl_ms) == ("acme", admin_pb2.PIN_LEVEL_HARD, 9)
+    assert sent.client_request_id == "warm"

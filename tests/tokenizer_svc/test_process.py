@@ -1,6 +1,7 @@
 """The front as a process: ready, drained by a signal, refusing to start with one line."""
 
 import asyncio
+import hashlib
 import os
 import signal
 import socket
@@ -107,7 +108,9 @@ async def test_a_second_signal_ends_it_at_once(front: Front, scheduler: FakeSche
         await running
 
 
-@pytest.mark.parametrize("problem", ["missing", "foreign", "truncated", "port", "option"])
+@pytest.mark.parametrize(
+    "problem", ["missing", "foreign", "truncated", "port", "option", "preheat", "tenants"]
+)
 async def test_one_line_when_it_cannot_start(
     tmp_path: Path, scheduler: FakeScheduler, problem: str
 ):
@@ -122,6 +125,10 @@ async def test_one_line_when_it_cannot_start(
         flags, named = ["--fake-worker", f"--port={scheduler.port}"], str(scheduler.port)
     elif problem == "option":
         flags, named = ["--page-size=1000"], "page_size"
+    elif problem in ("preheat", "tenants"):
+        path = tmp_path / "file.yaml"
+        path.write_text("nobody: 5")
+        flags, named = ["--fake-worker", "--port=0", f"--{problem}={path}"], f"{problem}: {path}"
     process = await start(*flags)
     _, log = await asyncio.wait_for(process.communicate(), START_S)
     assert process.returncode == 2
@@ -129,3 +136,34 @@ async def test_one_line_when_it_cannot_start(
     assert len(lines) == 1, lines
     assert lines[0].startswith("tokenizer_svc: ")
     assert named in lines[0]
+
+
+async def test_files_of_tenants_and_prefixes_take_effect(tmp_path: Path, scheduler: FakeScheduler):
+    tenants, preheat = tmp_path / "tenants.yaml", tmp_path / "prefixes.yaml"
+    tenants.write_text(f"acme: {{keys: [{hashlib.sha256(b'sk-1').hexdigest()}]}}")
+    preheat.write_text("prefixes: [{text: abc, tenant: acme, pin: hard}]")
+    port = free_port()
+    flags = [f"--port={port}", f"--scheduler-port={scheduler.port}", "--fake-worker"]
+    process = await start(*flags, f"--tenants={tenants}", f"--preheat={preheat}")
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = pb_grpc.InferenceServiceStub(channel)
+            async with asyncio.timeout(START_S):
+                await channel.channel_ready()
+            request = pb.GenerateUnaryRequest(tokens=script("ok"))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.GenerateUnary(request, timeout=20)
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            key = (("authorization", "Bearer sk-1"),)
+            assert (await stub.GenerateUnary(request, metadata=key, timeout=20)).text == "ok"
+            await wait_until(lambda: len(scheduler.seen.submits) == 2)
+    finally:
+        process.terminate()
+        _, log = await asyncio.wait_for(process.communicate(), 15)
+    assert {(s.preheat, s.tenant) for s in scheduler.seen.submits} == {
+        (True, "acme"),
+        (False, "acme"),
+    }
+    for event in (b"preheat_progress", b"preheat_done"):
+        assert event in log
+    assert b"sk-1" not in log

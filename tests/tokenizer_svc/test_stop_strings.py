@@ -41,6 +41,41 @@ def test_equals_a_plain_search(pieces: list[str], stops: list[str]):
     assert (out, matcher.matched) == expected(pieces, stops)
 
 
+@given(pieces=st.lists(TEXTS, max_size=12), stops=STOPS, num_early=st.integers(0, 12))
+def test_what_is_complete_too_early_is_ordinary_text(
+    pieces: list[str], stops: list[str], num_early: int
+):
+    """The definition: only a stop whose last character is in a later piece counts."""
+    matcher = StopMatcher(tuple(stops))
+    whole, out, wanted = "", "", None
+    for n, piece in enumerate(pieces):
+        num_before, whole = len(whole), whole + piece
+        out += matcher.feed(piece, may_match=n >= num_early)
+        if n >= num_early:
+            found = [
+                (end - len(stop), len(stop), stop)
+                for stop in stops
+                for end in range(num_before + 1, len(whole) + 1)
+                if whole[:end].endswith(stop)
+            ]
+            if found:
+                start, _, wanted = min(found)
+                assert out == whole[:start]
+                break
+        held = whole[len(out) :]
+        ends = [whole[i:] for i in range(len(whole) + 1)]
+        possible = [end for end in ends if any(_begins(stop, end) for stop in stops)]
+        assert held == max(possible, key=len, default="")
+    else:
+        assert out + matcher.finish() == whole
+    assert matcher.matched == wanted
+
+
+def _begins(stop: str, text: str) -> bool:
+    """Whether the stop goes on after this text."""
+    return stop != text and stop.startswith(text)
+
+
 def test_a_stop_that_was_held_back_comes_out_once():
     matcher = StopMatcher(("Bern:", "\n"))
     pieces = [matcher.feed(piece) for piece in (" ", "Be", "rn", "?")]

@@ -96,6 +96,54 @@ async def test_stop_texts(
         assert bytes(streamed.token_ids) == (text + matched).encode()
 
 
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("output", "stops", "min_tokens", "text", "matched"),
+    [
+        ("a END b END c", ["END"], 4, "a ", "END"),
+        ("a END b END c", ["END"], 5, "a END b ", "END"),
+        ("a END b END c", ["END"], 10, "a END b ", "END"),
+        ("a END b END c", ["END"], 11, "a END b END c", None),
+        ("a END b END c", ["END"], 14, "a END b END c", None),
+        # Began too early, is complete in time.
+        ("aaa", ["aa"], 2, "a", "aa"),
+        ("abc", ["ab", "abc"], 2, "", "abc"),
+        # A character counts with the token that completes it.
+        ("🙂🙂", ["🙂"], 3, "", "🙂"),
+        ("🙂🙂", ["🙂"], 4, "🙂", "🙂"),
+        ("END", ["END"], 3, "END", None),
+    ],
+)
+async def test_stop_texts_wait_for_min_tokens(
+    served: Served,
+    tokens_per_step: int,
+    output: str,
+    stops: list[str],
+    min_tokens: int,
+    text: str,
+    matched: str | None,
+):
+    served.scheduler.behavior.tokens_per_step = tokens_per_step
+    sampling = pb.SamplingParams(stop=stops, min_tokens=min_tokens)
+    streamed = await both(served, tokens=script(output), sampling=sampling)
+    assert streamed.text == text
+    assert streamed.last.finish_reason == pb.FINISH_REASON_STOP
+    assert (streamed.last.matched_stop or None) == matched
+    if matched is not None:
+        assert len(streamed.token_ids) > min_tokens
+    assert served.scheduler.seen.submits[0].sampling.min_tokens == min_tokens
+
+
+@pytest.mark.parametrize(("min_tokens", "matched"), [(2, "\ufffd"), (3, "")])
+async def test_an_unfinished_character_counts_with_the_last_token(
+    served: Served, min_tokens: int, matched: str
+):
+    sampling = pb.SamplingParams(stop=["\ufffd"], min_tokens=min_tokens, max_tokens=3)
+    streamed = await both(served, tokens=script("🙂"), sampling=sampling)
+    assert streamed.last.matched_stop == matched
+    assert streamed.text == ("" if matched else "\ufffd")
+
+
 # field case 68
 async def test_a_stop_text_is_cancelled_in_the_scheduler(served: Served):
     served.scheduler.behavior.step_s = 0.01

@@ -69,6 +69,27 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"text": "a", "request_id": ""}, "request_id"),
     ({"text": "a", "request_id": "x" * 10_000}, "request_id"),
     ({"text": "a", "request_id": "a\nb"}, "request_id"),
+    (sampled(min_tokens=-1), "sampling.min_tokens"),
+    (sampled(min_tokens=2**31), "sampling.min_tokens"),
+    (sampled(min_tokens=3, max_tokens=2), "sampling.min_tokens"),
+    (sampled(min_tokens=3, max_tokens=0), "sampling.max_tokens"),
+    (sampled(min_tokens=LIMIT), "sampling.min_tokens"),
+    (sampled(repetition_penalty=0), "sampling.repetition_penalty"),
+    (sampled(repetition_penalty=-1), "sampling.repetition_penalty"),
+    (sampled(repetition_penalty=10.1), "sampling.repetition_penalty"),
+    (sampled(repetition_penalty=math.nan), "sampling.repetition_penalty"),
+    (sampled(presence_penalty=2.1), "sampling.presence_penalty"),
+    (sampled(presence_penalty=-2.1), "sampling.presence_penalty"),
+    (sampled(presence_penalty=math.nan), "sampling.presence_penalty"),
+    (sampled(frequency_penalty=2.1), "sampling.frequency_penalty"),
+    (sampled(frequency_penalty=-2.1), "sampling.frequency_penalty"),
+    (sampled(frequency_penalty=-math.inf), "sampling.frequency_penalty"),
+    (sampled(logprobs=-1), "sampling.logprobs"),
+    (sampled(logprobs=21), "sampling.logprobs"),
+    ({"text": "a", "priority": 101}, "priority"),
+    ({"text": "a", "priority": -101}, "priority"),
+    ({"text": "a", "workload": "w" * 65}, "workload"),
+    ({"text": "a", "workload": "a\nb"}, "workload"),
     ({"text": "a", "timeout_ms": 0}, "timeout_ms"),
     ({"text": "a", "timeout_ms": 2**64 - 1}, "timeout_ms"),
     ({"text": "a", "cache_domain": "d" * 257}, "cache_domain"),
@@ -102,6 +123,15 @@ async def test_bad_fields_are_named(served: Served, request_fields: dict[str, An
         {"seed": 2**63 - 1},
         {"max_tokens": 2**31 - 1},
         {"stop": ["a" * 256] * 16},
+        {"min_tokens": 0},
+        {"min_tokens": 3, "max_tokens": 3},
+        {"min_tokens": LIMIT - 5},
+        {"repetition_penalty": 1e-9},
+        {"repetition_penalty": 10},
+        {"presence_penalty": -2, "frequency_penalty": 2},
+        {"presence_penalty": 2, "frequency_penalty": -2},
+        {"logprobs": 0},
+        {"logprobs": 20},
     ],
 )
 async def test_edges_that_are_allowed(served: Served, sampling: dict[str, Any]):
@@ -111,6 +141,23 @@ async def test_edges_that_are_allowed(served: Served, sampling: dict[str, Any]):
     assert sent.top_k == min(sampling.get("top_k", 0), NUM_IDS)
     assert sent.temperature == pytest.approx(sampling.get("temperature", 0))
     assert sent.top_p == pytest.approx(sampling.get("top_p", 1))
+    assert sent.min_tokens == sampling.get("min_tokens", 0)
+    assert sent.repetition_penalty == pytest.approx(sampling.get("repetition_penalty", 0))
+    assert sent.presence_penalty == sampling.get("presence_penalty", 0)
+    assert sent.frequency_penalty == sampling.get("frequency_penalty", 0)
+    assert sent.HasField("logprobs") == ("logprobs" in sampling)
+
+
+@pytest.mark.parametrize(("priority", "workload"), [(0, ""), (-100, "chat"), (100, "長" * 64)])
+async def test_what_operators_see_goes_along(served: Served, priority: int, workload: str):
+    fields = {"priority": priority, "workload": workload, "request_id": "mine"}
+    assert (await unary(served, tokens=script("ok"), **fields)).text == "ok"
+    await unary(served, tokens=script("ok"))
+    sent, plain = served.scheduler.seen.submits
+    assert (sent.priority, sent.workload, sent.client_request_id) == (priority, workload, "mine")
+    assert sent.request_id != "mine"
+    assert (plain.priority, plain.workload, plain.tenant, plain.pin) == (0, "", "", 0)
+    assert plain.client_request_id
 
 
 @pytest.mark.parametrize("request_id", ["x", "id with spaces", "名前", "x" * 128, "a/b.c"])

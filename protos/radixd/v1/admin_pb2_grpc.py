@@ -54,6 +54,41 @@ class AdminServiceStub:
                 request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.DumpTreeRequest.SerializeToString,
                 response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.DumpTreeResponse.FromString,
                 _registered_method=True)
+        self.ListPins = channel.unary_unary(
+                '/radixd.v1.AdminService/ListPins',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsResponse.FromString,
+                _registered_method=True)
+        self.Unpin = channel.unary_unary(
+                '/radixd.v1.AdminService/Unpin',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.FromString,
+                _registered_method=True)
+        self.ListRequests = channel.unary_unary(
+                '/radixd.v1.AdminService/ListRequests',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/radixd.v1.AdminService/Explain',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/radixd.v1.AdminService/GetPolicy',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyResponse.FromString,
+                _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/radixd.v1.AdminService/SetPolicy',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+                _registered_method=True)
+        self.WatchStats = channel.unary_stream(
+                '/radixd.v1.AdminService/WatchStats',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.WatchStatsRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.WatchStatsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -88,6 +123,56 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPins(self, request, context):
+        """Pins that hold, oldest first; a caller bound to a tenant sees its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unpin(self, request, context):
+        """Removes pins; what they kept stays cached like anything else.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRequests(self, request, context):
+        """Live requests: those that run, then those that wait.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Why a request waits, what it matched, its rank, its history.  NOT_FOUND when it is neither
+        live nor among the last few hundred that ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
+        """Every policy in force, and every name that may be set, explained.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPolicy(self, request, context):
+        """Changes policies at once, all of the given ones or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchStats(self, request, context):
+        """The books again and again, until the caller leaves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +195,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DumpTree,
                     request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.DumpTreeRequest.FromString,
                     response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.DumpTreeResponse.SerializeToString,
+            ),
+            'ListPins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPins,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsResponse.SerializeToString,
+            ),
+            'Unpin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unpin,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.SerializeToString,
+            ),
+            'ListRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequests,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainResponse.SerializeToString,
+            ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyResponse.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'WatchStats': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchStats,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.WatchStatsRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.WatchStatsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +340,195 @@ class AdminService:
             '/radixd.v1.AdminService/DumpTree',
             protos_dot_radixd_dot_v1_dot_admin__pb2.DumpTreeRequest.SerializeToString,
             protos_dot_radixd_dot_v1_dot_admin__pb2.DumpTreeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/ListPins',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unpin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/Unpin',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/ListRequests',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/Explain',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/GetPolicy',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/SetPolicy',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/radixd.v1.AdminService/WatchStats',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.WatchStatsRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.WatchStatsResponse.FromString,
             options,
             channel_credentials,
             insecure,

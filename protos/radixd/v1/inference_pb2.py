@@ -24,39 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/radixd/v1/inference.proto\x12\tradixd.v1\"\x80\x03\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12%\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x15.radixd.v1.ChatPromptH\x00\x12%\n\x06tokens\x18\x04 \x01(\x0b\x32\x13.radixd.v1.TokenIdsH\x00\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.radixd.v1.SamplingParams\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x02\x88\x01\x01\x12\x19\n\x0c\x63\x61\x63he_domain\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x15\n\x08no_store\x18\x08 \x01(\x08H\x04\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\t \x01(\x08H\x05\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\r\n\x0b_timeout_msB\x0f\n\r_cache_domainB\x0b\n\t_no_storeB\x16\n\x14_skip_special_tokens\"\x85\x03\n\x14GenerateUnaryRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12%\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x15.radixd.v1.ChatPromptH\x00\x12%\n\x06tokens\x18\x04 \x01(\x0b\x32\x13.radixd.v1.TokenIdsH\x00\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.radixd.v1.SamplingParams\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x02\x88\x01\x01\x12\x19\n\x0c\x63\x61\x63he_domain\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x15\n\x08no_store\x18\x08 \x01(\x08H\x04\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\t \x01(\x08H\x05\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\r\n\x0b_timeout_msB\x0f\n\r_cache_domainB\x0b\n\t_no_storeB\x16\n\x14_skip_special_tokens\"6\n\nChatPrompt\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.radixd.v1.ChatMessage\"=\n\x0b\x43hatMessage\x12\x1d\n\x04role\x18\x01 \x01(\x0e\x32\x0f.radixd.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\xa6\x02\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\x03\x12\x17\n\nignore_eos\x18\t \x01(\x08H\x06\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eos\"\x8b\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12.\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x17.radixd.v1.FinishReason\x12\x16\n\x0cmatched_stop\x18\x05 \x01(\tH\x00\x12\x1a\n\x10matched_token_id\x18\x06 \x01(\rH\x00\x12\x1f\n\x05usage\x18\x07 \x01(\x0b\x32\x10.radixd.v1.Usage\x12\x11\n\x04seed\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x66inish_message\x18\t \x01(\tB\t\n\x07matchedB\x07\n\x05_seed\"\x90\x02\n\x15GenerateUnaryResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12.\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x17.radixd.v1.FinishReason\x12\x16\n\x0cmatched_stop\x18\x05 \x01(\tH\x00\x12\x1a\n\x10matched_token_id\x18\x06 \x01(\rH\x00\x12\x1f\n\x05usage\x18\x07 \x01(\x0b\x32\x10.radixd.v1.Usage\x12\x11\n\x04seed\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x66inish_message\x18\t \x01(\tB\t\n\x07matchedB\x07\n\x05_seed\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x10\n\x0e\x43\x61ncelResponse*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03*\xb5\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x03\x12\x1b\n\x17\x46INISH_REASON_POOL_FULL\x10\x04\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x05\x32\xec\x01\n\x10InferenceService\x12\x45\n\x08Generate\x12\x1a.radixd.v1.GenerateRequest\x1a\x1b.radixd.v1.GenerateResponse0\x01\x12R\n\rGenerateUnary\x12\x1f.radixd.v1.GenerateUnaryRequest\x1a .radixd.v1.GenerateUnaryResponse\x12=\n\x06\x43\x61ncel\x12\x18.radixd.v1.CancelRequest\x1a\x19.radixd.v1.CancelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/radixd/v1/inference.proto\x12\tradixd.v1\"\xc8\x03\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12%\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x15.radixd.v1.ChatPromptH\x00\x12%\n\x06tokens\x18\x04 \x01(\x0b\x32\x13.radixd.v1.TokenIdsH\x00\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.radixd.v1.SamplingParams\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x02\x88\x01\x01\x12\x19\n\x0c\x63\x61\x63he_domain\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x15\n\x08no_store\x18\x08 \x01(\x08H\x04\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\t \x01(\x08H\x05\x88\x01\x01\x12\x15\n\x08priority\x18\n \x01(\x05H\x06\x88\x01\x01\x12\x15\n\x08workload\x18\x0b \x01(\tH\x07\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\r\n\x0b_timeout_msB\x0f\n\r_cache_domainB\x0b\n\t_no_storeB\x16\n\x14_skip_special_tokensB\x0b\n\t_priorityB\x0b\n\t_workload\"\xcd\x03\n\x14GenerateUnaryRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12%\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x15.radixd.v1.ChatPromptH\x00\x12%\n\x06tokens\x18\x04 \x01(\x0b\x32\x13.radixd.v1.TokenIdsH\x00\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.radixd.v1.SamplingParams\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x02\x88\x01\x01\x12\x19\n\x0c\x63\x61\x63he_domain\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x15\n\x08no_store\x18\x08 \x01(\x08H\x04\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\t \x01(\x08H\x05\x88\x01\x01\x12\x15\n\x08priority\x18\n \x01(\x05H\x06\x88\x01\x01\x12\x15\n\x08workload\x18\x0b \x01(\tH\x07\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\r\n\x0b_timeout_msB\x0f\n\r_cache_domainB\x0b\n\t_no_storeB\x16\n\x14_skip_special_tokensB\x0b\n\t_priorityB\x0b\n\t_workload\"6\n\nChatPrompt\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.radixd.v1.ChatMessage\"=\n\x0b\x43hatMessage\x12\x1d\n\x04role\x18\x01 \x01(\x0e\x32\x0f.radixd.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\x94\x04\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\x03\x12\x17\n\nignore_eos\x18\t \x01(\x08H\x06\x88\x01\x01\x12\x17\n\nmin_tokens\x18\n \x01(\x03H\x07\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x0b \x01(\x02H\x08\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x0c \x01(\x02H\t\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\r \x01(\x02H\n\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0e \x01(\x03H\x0b\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\r\n\x0b_min_tokensB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobs\"\xb7\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12.\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x17.radixd.v1.FinishReason\x12\x16\n\x0cmatched_stop\x18\x05 \x01(\tH\x00\x12\x1a\n\x10matched_token_id\x18\x06 \x01(\rH\x00\x12\x1f\n\x05usage\x18\x07 \x01(\x0b\x32\x10.radixd.v1.Usage\x12\x11\n\x04seed\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x66inish_message\x18\t \x01(\t\x12*\n\x08logprobs\x18\n \x03(\x0b\x32\x18.radixd.v1.TokenLogprobsB\t\n\x07matchedB\x07\n\x05_seed\"\xbc\x02\n\x15GenerateUnaryResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12.\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x17.radixd.v1.FinishReason\x12\x16\n\x0cmatched_stop\x18\x05 \x01(\tH\x00\x12\x1a\n\x10matched_token_id\x18\x06 \x01(\rH\x00\x12\x1f\n\x05usage\x18\x07 \x01(\x0b\x32\x10.radixd.v1.Usage\x12\x11\n\x04seed\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x66inish_message\x18\t \x01(\t\x12*\n\x08logprobs\x18\n \x03(\x0b\x32\x18.radixd.v1.TokenLogprobsB\t\n\x07matchedB\x07\n\x05_seed\"V\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\"\n\x03top\x18\x03 \x03(\x0b\x32\x15.radixd.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x10\n\x0e\x43\x61ncelResponse*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03*\xb5\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x03\x12\x1b\n\x17\x46INISH_REASON_POOL_FULL\x10\x04\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x05\x32\xec\x01\n\x10InferenceService\x12\x45\n\x08Generate\x12\x1a.radixd.v1.GenerateRequest\x1a\x1b.radixd.v1.GenerateResponse0\x01\x12R\n\rGenerateUnary\x12\x1f.radixd.v1.GenerateUnaryRequest\x1a .radixd.v1.GenerateUnaryResponse\x12=\n\x06\x43\x61ncel\x12\x18.radixd.v1.CancelRequest\x1a\x19.radixd.v1.CancelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.radixd.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1949
-  _globals['_ROLE']._serialized_end=2029
-  _globals['_FINISHREASON']._serialized_start=2032
-  _globals['_FINISHREASON']._serialized_end=2213
+  _globals['_ROLE']._serialized_start=2556
+  _globals['_ROLE']._serialized_end=2636
+  _globals['_FINISHREASON']._serialized_start=2639
+  _globals['_FINISHREASON']._serialized_end=2820
   _globals['_GENERATEREQUEST']._serialized_start=48
-  _globals['_GENERATEREQUEST']._serialized_end=432
-  _globals['_GENERATEUNARYREQUEST']._serialized_start=435
-  _globals['_GENERATEUNARYREQUEST']._serialized_end=824
-  _globals['_CHATPROMPT']._serialized_start=826
-  _globals['_CHATPROMPT']._serialized_end=880
-  _globals['_CHATMESSAGE']._serialized_start=882
-  _globals['_CHATMESSAGE']._serialized_end=943
-  _globals['_TOKENIDS']._serialized_start=945
-  _globals['_TOKENIDS']._serialized_end=968
-  _globals['_SAMPLINGPARAMS']._serialized_start=971
-  _globals['_SAMPLINGPARAMS']._serialized_end=1265
-  _globals['_GENERATERESPONSE']._serialized_start=1268
-  _globals['_GENERATERESPONSE']._serialized_end=1535
-  _globals['_GENERATEUNARYRESPONSE']._serialized_start=1538
-  _globals['_GENERATEUNARYRESPONSE']._serialized_end=1810
-  _globals['_USAGE']._serialized_start=1812
-  _globals['_USAGE']._serialized_end=1892
-  _globals['_CANCELREQUEST']._serialized_start=1894
-  _globals['_CANCELREQUEST']._serialized_end=1929
-  _globals['_CANCELRESPONSE']._serialized_start=1931
-  _globals['_CANCELRESPONSE']._serialized_end=1947
-  _globals['_INFERENCESERVICE']._serialized_start=2216
-  _globals['_INFERENCESERVICE']._serialized_end=2452
+  _globals['_GENERATEREQUEST']._serialized_end=504
+  _globals['_GENERATEUNARYREQUEST']._serialized_start=507
+  _globals['_GENERATEUNARYREQUEST']._serialized_end=968
+  _globals['_CHATPROMPT']._serialized_start=970
+  _globals['_CHATPROMPT']._serialized_end=1024
+  _globals['_CHATMESSAGE']._serialized_start=1026
+  _globals['_CHATMESSAGE']._serialized_end=1087
+  _globals['_TOKENIDS']._serialized_start=1089
+  _globals['_TOKENIDS']._serialized_end=1112
+  _globals['_SAMPLINGPARAMS']._serialized_start=1115
+  _globals['_SAMPLINGPARAMS']._serialized_end=1647
+  _globals['_GENERATERESPONSE']._serialized_start=1650
+  _globals['_GENERATERESPONSE']._serialized_end=1961
+  _globals['_GENERATEUNARYRESPONSE']._serialized_start=1964
+  _globals['_GENERATEUNARYRESPONSE']._serialized_end=2280
+  _globals['_TOKENLOGPROBS']._serialized_start=2282
+  _globals['_TOKENLOGPROBS']._serialized_end=2368
+  _globals['_TOPLOGPROB']._serialized_start=2370
+  _globals['_TOPLOGPROB']._serialized_end=2417
+  _globals['_USAGE']._serialized_start=2419
+  _globals['_USAGE']._serialized_end=2499
+  _globals['_CANCELREQUEST']._serialized_start=2501
+  _globals['_CANCELREQUEST']._serialized_end=2536
+  _globals['_CANCELRESPONSE']._serialized_start=2538
+  _globals['_CANCELRESPONSE']._serialized_end=2554
+  _globals['_INFERENCESERVICE']._serialized_start=2823
+  _globals['_INFERENCESERVICE']._serialized_end=3059
 # @@protoc_insertion_point(module_scope)

@@ -13,12 +13,27 @@ from hypothesis.stateful import (
 from gpu_worker.fake_engine import FakeEngine, FakeModel
 from protos.plan import SamplingParams
 from scheduler_svc.core import invariants
-from scheduler_svc.core.messages import Ending
+from scheduler_svc.core.config import POLICY_NAMES, TenantPolicy
+from scheduler_svc.core.messages import Ending, PinLevel
 from tests.scheduler_svc.core.harness import Bench
 
 # Two tokens: small alphabets share prefixes and break sooner.
 MODEL = FakeModel(vocab_size=2, eos_token_ids=(), eos_every=0)
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=24)
+TENANTS = {
+    "small": TenantPolicy(guaranteed_share=0.2, most_share=0.5, pin_share=0.5),
+    "large": TenantPolicy(guaranteed_share=0.5, weight=2.0),
+}
+POLICIES = st.fixed_dictionaries(
+    {
+        **{name: st.sampled_from(list(names)) for name, names in POLICY_NAMES.items()},
+        "decode_reserve": st.sampled_from([0.0, 0.2, 1.0]),
+        "most_passes": st.sampled_from([1, 4, 64]),
+        "high_watermark": st.sampled_from([0.8, 0.95, 1.0]),
+        "low_watermark": st.sampled_from([0.0, 0.5, 0.8]),
+        "prefill_share": st.sampled_from([0.1, 1.0]),
+    }
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -29,10 +44,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_slots=st.sampled_from([16, 32, 48]),
         chunk_size=st.sampled_from([1, 3, 8]),
         depth=st.sampled_from([1, 2]),
-        order=st.sampled_from(["fcfs", "lpm"]),
-        reserve=st.sampled_from([0.0, 0.2, 1.0]),
+        policies=POLICIES,
     )
-    def start(self, page_size, num_slots, chunk_size, depth, order, reserve):
+    def start(self, page_size, num_slots, chunk_size, depth, policies):
         self.bench = Bench(
             N=num_slots,
             p=page_size,
@@ -44,8 +58,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             wire=True,
             max_batch_tokens=12,
             max_waiting=12,
-            waiting_order=order,
-            decode_reserve=reserve,
+            tenants=TENANTS,
+            public_domains=("public",),
+            **policies,
         )
         self.num_submitted = 0
         self.wanted = {}
@@ -55,11 +70,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 24),
         seed=st.integers(0, 2),
         no_store=st.booleans(),
-        domain=st.sampled_from(["", "other"]),
+        domain=st.sampled_from(["", "public"]),
+        tenant=st.sampled_from(["", "small", "large"]),
+        priority=st.integers(-1, 1),
         budget_ns=st.one_of(st.none(), st.integers(1000, 60_000)),
         carried=st.integers(0, 3),
     )
-    def submit(self, prompt, max_tokens, seed, no_store, domain, budget_ns, carried):
+    def submit(
+        self, prompt, max_tokens, seed, no_store, domain, tenant, priority, budget_ns, carried
+    ):
         request_id = f"r{self.num_submitted}"
         self.num_submitted += 1
         sampling = SamplingParams(temperature=1.0 if seed else 0.0, seed=seed)
@@ -74,16 +93,46 @@ class SchedulerMachine(RuleBasedStateMachine):
             sampling=sampling,
             no_store=no_store,
             cache_domain=domain,
+            tenant=tenant,
+            priority=priority,
             deadline_ns=deadline_ns,
             resume_output_ids=wanted[:carried] or None,
         )
 
-    @rule(prompt=PROMPTS)
-    def preheat(self, prompt):
+    @rule(
+        prompt=PROMPTS,
+        pin=st.sampled_from(PinLevel),
+        tenant=st.sampled_from(["", "small"]),
+        ttl_ns=st.sampled_from([0, 20_000]),
+    )
+    def preheat(self, prompt, pin, tenant, ttl_ns):
         request_id = f"r{self.num_submitted}"
         self.num_submitted += 1
         self.wanted[request_id] = []
-        self.bench.submit(request_id, prompt, 0, preheat=True)
+        self.bench.submit(
+            request_id, prompt, 0, preheat=True, pin=pin, tenant=tenant, pin_ttl_ns=ttl_ns
+        )
+
+    @rule(pick=st.integers(0, 5))
+    def unpin(self, pick):
+        pins = self.bench.core.list_pins(self.bench.now_ns)
+        if pins:
+            pin_id = pins[pick % len(pins)].pin_id
+            assert self.bench.core.unpin([pin_id], self.bench.now_ns) == ([pin_id], [])
+
+    @rule(policies=POLICIES)
+    def set_policy(self, policies):
+        config = self.bench.core.set_policy(policies)
+        assert all(getattr(config, name) == value for name, value in policies.items())
+
+    @rule()
+    def ask_why(self):
+        core, now_ns = self.bench.core, self.bench.now_ns
+        views, _ = core.list_requests(now_ns, 100)
+        assert len(views) == len(core.state.live)
+        for request_id in core.state.live:
+            assert core.explain(request_id, now_ns).summary
+        assert sum(core.waiting_by_reason().values()) == core.num_waiting
 
     @rule(pick=st.integers(0, 50))
     def cancel(self, pick):

@@ -206,7 +206,7 @@ def test_eviction_costs_the_same_in_a_large_tree():  # field case 12
 
     pool = PagePool(num_leaves)
     tree = RadixTree(pool, 1, counting_lru)
-    namespace = Namespace("", "", "weights", "float32")
+    namespace = Namespace("", "", "", "weights", "float32")
 
     def insert(token):
         key = PrefixKey(namespace, array("i", [token]).tobytes())
@@ -222,4 +222,4 @@ def test_eviction_costs_the_same_in_a_large_tree():  # field case 12
     assert looks - looks_to_fill <= 500 * 3
     assert len(tree._queue) <= tree.num_nodes
     lease = tree.acquire(PrefixKey(namespace, array("i", [0]).tobytes()))
-    assert not lease.pages, "the least recently used went first"
+    assert not lease.num_pages, "the least recently used went first"

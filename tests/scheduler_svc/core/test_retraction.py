@@ -6,12 +6,18 @@ import pytest
 
 from gpu_worker.fake_engine import FakeModel
 from protos.plan import SamplingParams
-from scheduler_svc.core.messages import Ending
-from scheduler_svc.core.request import Request
-from scheduler_svc.core.retraction import RETRACTION_POLICIES
+from scheduler_svc.core.messages import Ending, PinLevel
+from scheduler_svc.core.retraction import (
+    MOST_RETRACTIONS,
+    RETRACTION_POLICIES,
+    victims_in_order,
+)
 from tests.scheduler_svc.core.harness import Bench
 from tests.scheduler_svc.core.test_prefix_cache import letters
+from tests.scheduler_svc.core.test_retraction_policies import Facts
 
+TO_THE_LAST = {"high_watermark": 1.0, "low_watermark": 1.0}
+"""Nobody is cut back while a page can be had."""
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 SAMPLING = pytest.mark.parametrize(
     "sampling", [SamplingParams(), SamplingParams(temperature=1.0, seed=7)]
@@ -70,7 +76,7 @@ def test_victim_waits_for_its_whole_need(depth):  # field case 39
 
 @DEPTHS
 def test_pages_that_are_coming_back_are_waited_for(depth):
-    bench = Bench(N=128, r=8, depth=depth, decode_reserve=0.0)
+    bench = Bench(N=128, r=8, depth=depth, decode_reserve=0.0, **TO_THE_LAST)
     for i in range(8):
         bench.submit(f"x{i}", letters(10, seed=i), 12 + i)
     bench.run()
@@ -80,7 +86,15 @@ def test_pages_that_are_coming_back_are_waited_for(depth):
 @DEPTHS
 def test_prompts_that_come_back_count_as_room(depth):
     bench = Bench(
-        N=8 * 64, p=16, c=64, r=8, L=512, depth=depth, decode_reserve=0.0, max_batch_tokens=1024
+        N=8 * 64,
+        p=16,
+        c=64,
+        r=8,
+        L=512,
+        depth=depth,
+        decode_reserve=0.0,
+        max_batch_tokens=1024,
+        **TO_THE_LAST,
     )
     for i in range(8):
         bench.submit(f"x{i}", letters(48, seed=i), 40)
@@ -180,12 +194,10 @@ def test_progress_spares_whoever_is_furthest():
         bench.submit(f"x{i}", letters(4, seed=i), 50)
         for _ in range(5):
             bench.step()
-    running: list[Request] = list(bench.core.state.running.values())
-    order = []
-    while running:
-        victim = RETRACTION_POLICIES["progress"](running)
-        order.append(victim.request_id)
-        running.remove(victim)
+    victims = victims_in_order(
+        RETRACTION_POLICIES["progress"], bench.core.state.running.values(), Facts()
+    )
+    order = [request.request_id for request, _ in victims]
     assert order == ["x2", "x1", "x0"]
 
 
@@ -202,3 +214,211 @@ def test_tax_counts_what_was_computed_twice():
     counters = bench.core.counters()
     assert counters["recomputed_tokens"] > 10
     assert counters["computed_tokens"] == 29 + counters["recomputed_tokens"]
+
+
+class Cut:
+    """The pool around one retraction."""
+
+    def __init__(self, state, victim):
+        self.before = state.num_used_pages + wanted_pages(state)
+        self.victim = victim
+        self.retractions = [request.num_retractions for request in state.running.values()]
+        self.step = state.next_step_id
+
+
+def wanted_pages(state):
+    """Pages that streams need for their next token."""
+    size = state.config.page_size
+    return sum(
+        request.num_computed == len(request.pages) * size
+        and request.num_computed < request.end_tokens - 1
+        for request in state.decoding.values()
+    )
+
+
+def watch_cuts(bench):
+    """Notes every retraction as it is about to happen."""
+    cuts, state, retract = [], bench.core.state, bench.core.state.retract
+
+    def noted(request, why=""):
+        cuts.append(Cut(state, request))
+        retract(request, why)
+
+    state.retract = noted
+    return cuts
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("marks", [(1.0, 1.0), (0.9, 0.9), (0.9, 0.6), (0.7, 0.3)])
+def test_watermarks(marks, page_size):
+    """Nobody is cut back below the high one; then down to the low one and not beyond."""
+    high, low = marks
+    # Depth 1, so that a victim's slots come back at once and every number is exact.
+    bench = Bench(
+        N=200,
+        p=page_size,
+        r=8,
+        depth=1,
+        decode_reserve=0.0,
+        high_watermark=high,
+        low_watermark=low,
+    )
+    cuts, state = watch_cuts(bench), bench.core.state
+    for i in range(20):
+        bench.submit(f"x{i}", letters(10 + i % 5, seed=i), 30)
+    while bench.core.state.live:
+        bench.now_ns += 1000
+        first, running = len(cuts), bench.core.num_running
+        bench.schedule()
+        storm = cuts[first:]
+        if storm:
+            assert storm[0].before > state.high_pages, "cut back below the high watermark"
+            assert all(cut.before > state.low_pages for cut in storm), "beyond the low one"
+            assert len(storm) < running
+        if bench.sent:
+            bench.answer()
+        if bench.core.num_running > 1:
+            assert state.num_used_pages <= max(state.high_pages, state.low_pages)
+    assert len(cuts) == bench.core.counters()["retractions"] > 0
+    for i in range(20):
+        assert bench.tokens[f"x{i}"] == bench.reference(letters(10 + i % 5, seed=i), 30)
+
+
+def test_low_watermark_is_reached():
+    bench = Bench(N=200, r=8, depth=1, decode_reserve=0.0, high_watermark=0.9, low_watermark=0.5)
+    cuts, state = watch_cuts(bench), bench.core.state
+    for i in range(8):
+        bench.submit(f"x{i}", letters(10, seed=i), 60)
+    while not cuts:
+        bench.step()
+    assert len(cuts) > 1
+    assert state.num_used_pages <= state.low_pages + state.num_running
+
+
+@DEPTHS
+def test_who_returns_finds_room_for_its_whole_need(depth):
+    bench = Bench(N=160, r=8, depth=depth, decode_reserve=0.0)
+    state = bench.core.state
+    admit, num_returned = state.admit, 0
+
+    def checked(request):
+        nonlocal num_returned
+        if request.is_resuming and state.num_running:
+            num_returned += 1
+            missing = request.end_tokens - 1 - len(request.pages)
+            assert missing <= state.kv.num_available_pages - state.headroom_pages
+        admit(request)
+
+    state.admit = checked
+    for i in range(24):
+        bench.submit(f"x{i}", letters(10, seed=i), 15 + i)
+    bench.run()
+    assert num_returned > 5
+    assert bench.core.counters()["retractions"] < 2 * 24
+
+
+@pytest.mark.parametrize("name", sorted(RETRACTION_POLICIES))
+def test_repeats_are_bounded(name):
+    """Who was cut back often enough goes after all others, whatever the policy says."""
+    bench = Bench(
+        N=96, r=6, decode_reserve=0.0, retraction_policy=name, retraction_keep="none", L=96
+    )
+    cuts = watch_cuts(bench)
+    for round_number in range(12):  # newcomers all the time, so that old ones are cut again
+        for i in range(6):
+            seed = 10 * round_number + i
+            bench.submit(f"x{seed}", letters(6, seed=seed), 40, priority=seed % 3)
+        for _ in range(30):
+            bench.step()
+    bench.run()
+    assert len(cuts) > 20
+    for cut in cuts:
+        if cut.victim.num_retractions >= MOST_RETRACTIONS:
+            others = [number < MOST_RETRACTIONS for number in cut.retractions]
+            assert not any(others), "somebody was cut back less often"
+    assert all(cut.victim.num_retractions <= 2 * MOST_RETRACTIONS for cut in cuts)
+
+
+def test_victims_are_never_refused_by_the_limit_of_the_queue():
+    bench = Bench(N=256, r=4, max_waiting=1)
+    for i in range(4):
+        bench.submit(f"x{i}", letters(5, seed=i), 30)
+        bench.step()
+    for request in list(bench.core.state.running.values()):
+        bench.core.state.retract(request)
+    while bench.core.state.leaving:
+        bench.answer()
+    assert bench.core.num_waiting == 4 > bench.config.max_waiting
+    bench.submit("fresh", letters(5, seed=10), 5)
+    bench.submit("one-too-many", letters(5, seed=11), 5)
+    assert "fresh" not in bench.endings
+    assert bench.endings["one-too-many"].ending is Ending.REJECTED_QUEUE_FULL
+    bench.run()
+    for i in range(4):
+        assert bench.tokens[f"x{i}"] == bench.reference(letters(5, seed=i), 30)
+
+
+def random_run(seed, **config):
+    """Requests of all sorts in a small pool, played to their ends."""
+    rng = random.Random(seed)
+    page_size = rng.choice([1, 4, 16])
+    bench = Bench(
+        N=rng.choice([96, 128, 192]),
+        p=page_size,
+        c=rng.choice([4, 16]),
+        r=rng.randint(2, 8),
+        L=96,
+        depth=rng.choice([1, 2]),
+        model=FakeModel(eos_every=rng.choice([0, 20])),
+        **config,
+    )
+    stem = letters(20, seed=seed)
+    for i in range(12):
+        own = letters(rng.randint(1, 30), seed=100 * seed + i)
+        prompt = stem + own if rng.random() < 0.4 else own
+        sampling = SamplingParams(temperature=1.0, seed=i) if i % 2 else SamplingParams()
+        no_store = rng.random() < 0.2
+        bench.submit(f"x{i}", prompt, rng.randint(1, 40), sampling=sampling, no_store=no_store)
+        for _ in range(rng.randint(0, 4)):
+            bench.step()
+    return bench.run()
+
+
+def test_worst_case_never_cuts_anybody_back():
+    """And the same runs with another estimate do, so they had reason to."""
+    others = 0
+    for seed in range(200):
+        bench = random_run(seed, admission_estimate="worst_case")
+        assert bench.core.counters()["retractions"] == 0, seed
+        if seed % 10 == 0:
+            others += random_run(seed, decode_reserve=0.0).core.counters()["retractions"]
+    assert others > 10
+
+
+@DEPTHS
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_last_one_that_cannot_grow_ends_with_its_output(depth, page_size):
+    bench = Bench(N=64, p=page_size, r=2, depth=depth)
+    prompt = letters(20)
+    bench.submit("a", prompt, 100)
+    bench.submit("b", letters(4, seed=1), 20)
+    bench.run()
+    ending = bench.endings["a"]
+    assert ending.ending is Ending.POOL_FULL
+    # All slots are in use, and the token sampled last needs none.
+    assert len(bench.tokens["a"]) == 64 - 20 + 1
+    assert bench.tokens["a"] == bench.reference(prompt, 100)[:45]
+    assert "64 token slots" in ending.message
+    assert f"{20 + 45} tokens" in ending.message
+    assert bench.tokens["b"] == bench.reference(letters(4, seed=1), 20)
+    assert bench.ask("c", letters(9, seed=2), 5) == bench.reference(letters(9, seed=2), 5)
+
+
+def test_last_one_says_how_much_is_pinned():
+    bench = Bench(N=64, r=2)
+    bench.ask("pin", letters(16, seed=5), 0, preheat=True, pin=PinLevel.HARD)
+    bench.submit("a", letters(20), 100)
+    bench.run()
+    assert bench.endings["a"].ending is Ending.POOL_FULL
+    assert "16 of them pinned" in bench.endings["a"].message
+    assert len(bench.tokens["a"]) == 64 - 16 - 20 + 1

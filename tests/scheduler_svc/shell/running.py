@@ -133,3 +133,12 @@ class FrontClient:
 def expected(prompt: list[int], max_tokens: int = 5) -> list[int]:
     """What the model says, whatever the scheduler does."""
     return MODEL.generate(prompt, max_tokens)
+
+
+async def idle_stats(front: FrontClient) -> pb.GetStatsResponse:
+    """The books once nothing is under way."""
+    while True:
+        stats = await front.stub.GetStats(pb.GetStatsRequest())
+        if not (stats.num_running or stats.num_waiting or stats.in_flight or stats.private):
+            return stats
+        await asyncio.sleep(0.01)

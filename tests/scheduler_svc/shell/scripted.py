@@ -2,11 +2,31 @@
 
 from array import array
 from collections import deque
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from protos import wire
 from protos.plan import BatchPlan, BatchResult, Envelope, Hello, Message
-from scheduler_svc.core.messages import Ending, Output, Step, Submission
+from scheduler_svc.core.config import SchedulerConfig
+from scheduler_svc.core.messages import Ending, Output, SlotBooks, Step, Submission
+from scheduler_svc.core.policy_change import changed
+from scheduler_svc.core.views import (
+    EconomyView,
+    Explanation,
+    HistogramView,
+    PinView,
+    RequestView,
+    TenantView,
+    WaitingReason,
+)
+from tests.scheduler_svc.shell.views import (
+    a_histogram,
+    a_pin,
+    a_request,
+    a_tenant,
+    an_economy,
+    an_explanation,
+)
 
 
 def a_hello(**changes) -> Hello:
@@ -117,8 +137,11 @@ class FakeLink:
 class FakeCore:
     """One token a step for each live request, up to two plans in flight; notes every call."""
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, config: SchedulerConfig, hello: Hello) -> None:
+        self.config = config
         self.hello = hello
+        self.pins = [a_pin("p1"), a_pin("p2", tenant="acme")]
+        self.requests = [a_request("r1"), a_request("r2", tenant="acme")]
         self.calls: list[str] = []
         self.live: dict[str, int] = {}
         self.steps: deque[tuple[int, list[str]]] = deque()
@@ -154,7 +177,7 @@ class FakeCore:
 
     def fail(self, request_id: str, message: str) -> list[Output]:
         del self.live[request_id]
-        return [replace(self._end(request_id, Ending.FAILED), message=message)]
+        return [self._end(request_id, Ending.FAILED)._replace(message=message)]
 
     def schedule(self, now_ns: int) -> Step:
         if not (self.live and self.worker_is_here and len(self.steps) < 2):
@@ -194,6 +217,61 @@ class FakeCore:
 
     def next_deadline_ns(self) -> int | None:
         return self.deadline_ns
+
+    # --- what operators ask; the views are the same at every moment -------------------------------
+
+    num_tree_nodes = 5
+
+    def set_policy(self, changes: Mapping[str, object]) -> SchedulerConfig:
+        self.config = changed(self.config, changes)
+        return self.config
+
+    def slot_books(self) -> SlotBooks:
+        return SlotBooks(total=60, free=10, private=11, evictable=12, locked=13, in_flight=14)
+
+    def counters(self) -> dict[str, int]:
+        return {"submitted": 9, "prompt_tokens": 100, "cached_tokens": 40, "freed_slots": 47}
+
+    def economy(self, now_ns: int) -> EconomyView:
+        return an_economy()
+
+    def histograms(self) -> dict[str, HistogramView]:
+        return {"block_lifetime_ms": a_histogram()}
+
+    def tenant_books(self) -> dict[str, TenantView]:
+        return {"acme": a_tenant()}
+
+    def waiting_by_reason(self) -> dict[str, int]:
+        return {reason.name: int(reason is WaitingReason.TWIN) for reason in WaitingReason}
+
+    def list_pins(self, now_ns: int, tenant: str | None = None) -> list[PinView]:
+        return [pin for pin in self.pins if tenant in (None, pin.tenant)]
+
+    def unpin(
+        self,
+        pin_ids: Sequence[str],
+        now_ns: int,
+        *,
+        every: bool = False,
+        tenant: str | None = None,
+    ) -> tuple[list[str], list[str]]:
+        theirs = [pin.pin_id for pin in self.list_pins(now_ns, tenant)]
+        removed = theirs if every else [pin_id for pin_id in pin_ids if pin_id in theirs]
+        self.pins = [pin for pin in self.pins if pin.pin_id not in removed]
+        return removed, [pin_id for pin_id in pin_ids if pin_id not in removed]
+
+    def list_requests(
+        self, now_ns: int, max_requests: int, tenant: str | None = None
+    ) -> tuple[list[RequestView], int]:
+        theirs = [view for view in self.requests if tenant in (None, view.tenant)]
+        return theirs[:max_requests], len(theirs[max_requests:])
+
+    def explain(
+        self, request_id: str, now_ns: int, tenant: str | None = None
+    ) -> Explanation | None:
+        views = self.list_requests(now_ns, 99, tenant)[0]
+        found = [view for view in views if view.request_id == request_id]
+        return an_explanation(found[0], now_ns) if found else None
 
     @staticmethod
     def _end(request_id: str, ending: Ending) -> Output:

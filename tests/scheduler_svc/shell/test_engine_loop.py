@@ -4,6 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.messages import Ending
 from scheduler_svc.engine_loop import (
     IDLE_TURN_MS,
@@ -37,6 +38,7 @@ class Scene:
         self.loop = EngineLoop(
             self.link,
             FakeCore,
+            config=SchedulerConfig(),
             lobby=Lobby(max_waiting=3),
             now_ns=self.clock,
             wake=self._wake,
@@ -245,6 +247,34 @@ def test_before_the_first_worker_deadlines_hold():
     assert scene.link.timeouts_ms[-1] == IDLE_TURN_MS
     scene.clock.pass_s(1)
     assert scene.news() == {1: [("a", Ending.DEADLINE)]}
+
+
+def test_a_policy_set_before_the_first_worker_holds_for_its_core():
+    scene = Scene()
+    scene.loop.set_policy({"waiting_order": "fcfs", "chunk_sizes": {"own": 8}})
+    scene.turn(Attached(hello=a_hello()))
+    for config in (scene.loop.core.config, scene.loop.config):
+        assert config.waiting_order == "fcfs"
+        assert config.chunk_sizes == {"chat": 512, "code": 1024, "longform": 2048, "own": 8}
+
+
+def test_a_policy_outlives_the_worker(scene):
+    scene.loop.set_policy({"most_passes": 5})
+    scene.turn(Lost(reason="gone"))
+    scene.loop.set_policy({"weight_age": 7.0})
+    scene.turn(Attached(hello=a_hello(instance_id=8)))
+    for config in (scene.loop.core.config, scene.loop.config):
+        assert (config.most_passes, config.weight_age) == (5, 7.0)
+
+
+@pytest.mark.parametrize("has_core", [False, True])
+def test_a_policy_that_cannot_be_changes_nothing(has_core):
+    scene = Scene()
+    if has_core:
+        scene.turn(Attached(hello=a_hello()))
+    with pytest.raises(ValueError, match=r"^low_watermark: "):
+        scene.loop.set_policy({"most_passes": 5, "low_watermark": 0.99})
+    assert scene.loop.config == SchedulerConfig()
 
 
 def test_a_defect_ends_the_loop_and_is_reported(scene):

@@ -15,48 +15,12 @@ from radixd.chassis.channel import WorkerChannel
 from scheduler_svc.server import SchedulerServer
 from tests.scheduler_svc.shell.running import (
     FrontClient,
-    ThreadWorker,
     expected,
+    idle_stats,
     settings_for,
 )
 
 SERVICE = "radixd.scheduler.v1.SchedulerService"
-
-
-@pytest.fixture
-def settings(request, tmp_path):
-    return settings_for(tmp_path, **getattr(request, "param", {}))
-
-
-@pytest.fixture
-async def channel(settings):
-    server = SchedulerServer(settings)
-    port = await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield channel
-    await server.stop()
-
-
-@pytest.fixture
-def workers(settings):
-    started = []
-
-    def start(instance_id: int, **options) -> ThreadWorker:
-        started.append(ThreadWorker(settings.worker_address, instance_id, **options))
-        return started[-1]
-
-    yield start
-    for worker in started:
-        worker.stop()
-
-
-async def idle_stats(front: FrontClient) -> pb.GetStatsResponse:
-    """The books once nothing is under way."""
-    while True:
-        stats = await front.stub.GetStats(pb.GetStatsRequest())
-        if not (stats.num_running or stats.num_waiting or stats.in_flight or stats.private):
-            return stats
-        await asyncio.sleep(0.01)
 
 
 async def test_tokens_come_back_and_books_balance(channel, workers):
@@ -238,14 +202,19 @@ async def test_reflection_lists_all_services(channel):
 
 
 async def test_a_taken_port_is_named_and_gives_the_endpoint_free(tmp_path):
-    with socket.socket() as holder:
+    with socket.socket() as holder, socket.socket() as probe:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
+        probe.bind(("127.0.0.1", 0))
+        metrics_port = probe.getsockname()[1]
+        probe.close()
+        ports = {"scheduler_port": port, "metrics_port": metrics_port}
         with pytest.raises(InvalidRequest, match=f"127.0.0.1:{port} is already in use"):
-            await SchedulerServer(settings_for(tmp_path, scheduler_port=port)).start()
-    server = SchedulerServer(settings_for(tmp_path))
+            await SchedulerServer(settings_for(tmp_path, **ports)).start()
+    server = SchedulerServer(settings_for(tmp_path, metrics_port=metrics_port))
     assert await server.start()
+    assert server.metrics_port == metrics_port
     await server.stop()
 
 

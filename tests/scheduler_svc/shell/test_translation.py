@@ -8,8 +8,9 @@ import pytest
 from protos.errors import InvalidRequest
 from protos.plan import SamplingParams
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
+from protos.radixd.v1 import admin_pb2
 from protos.wire import pack_ids
-from scheduler_svc.core.messages import Ending, Output, Submission
+from scheduler_svc.core.messages import Ending, Output, PinLevel, Submission
 from scheduler_svc.translation import (
     outputs_to_proto,
     rejection,
@@ -34,6 +35,12 @@ def test_every_field_arrives():
         timeout_ms=1500,
         preheat=True,
         resume_output_ids=pack_ids(array("i", [4])),
+        tenant="acme",
+        priority=-100,
+        workload="code",
+        client_request_id="theirs",
+        pin=admin_pb2.PIN_LEVEL_HARD,
+        pin_ttl_ms=2500,
     )
     assert submission_from_proto(submit, now_ns=10) == Submission(
         request_id="r",
@@ -47,6 +54,12 @@ def test_every_field_arrives():
         deadline_ns=1_500_000_010,
         preheat=True,
         resume_output_ids=array("i", [4]),
+        tenant="acme",
+        priority=-100,
+        workload="code",
+        client_request_id="theirs",
+        pin=PinLevel.HARD,
+        pin_ttl_ns=2_500_000_000,
     )
 
 
@@ -55,6 +68,15 @@ def test_absent_fields_mean_greedy_without_deadline():
     assert submission.sampling == SamplingParams()
     assert submission.deadline_ns is None
     assert submission.resume_output_ids is None
+    assert (submission.tenant, submission.priority, submission.pin) == ("", 0, PinLevel.NONE)
+
+
+def test_pin_levels_keep_their_numbers():
+    for level in PinLevel:
+        assert admin_pb2.PinLevel.Name(int(level)) == f"PIN_LEVEL_{level.name}"
+        submission = submission_from_proto(a_submit(pin=int(level), preheat=True), now_ns=0)
+        assert submission.pin is level
+    assert len(admin_pb2.PinLevel.items()) == len(PinLevel) + 1
 
 
 def sampling(**changes) -> pb.Sampling:
@@ -79,6 +101,15 @@ def sampling(**changes) -> pb.Sampling:
         ("sampling.min_p", {"sampling": sampling(min_p=-0.1)}),
         ("sampling.top_k", {"sampling": sampling(top_k=2**32 - 1)}),
         ("sampling.seed", {"sampling": sampling(seed=2**63)}),
+        ("tenant", {"tenant": "x" * 129}),
+        ("priority", {"priority": 101}),
+        ("priority", {"priority": -101}),
+        ("workload", {"workload": "x" * 65}),
+        ("client_request_id", {"client_request_id": "x" * 129}),
+        ("pin", {"pin": 4, "preheat": True}),
+        ("pin", {"pin": admin_pb2.PIN_LEVEL_SOFT}),
+        ("pin_ttl_ms", {"pin_ttl_ms": 1}),
+        ("pin_ttl_ms", {"pin": admin_pb2.PIN_LEVEL_SOFT, "preheat": True, "pin_ttl_ms": 2**63}),
     ],
 )
 def test_what_cannot_be_names_its_field(field, changes):  # field cases 82, 83, 85

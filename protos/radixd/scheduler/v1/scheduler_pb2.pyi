@@ -1,3 +1,4 @@
+from protos.radixd.v1 import admin_pb2 as _admin_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -53,7 +54,7 @@ class AttachResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., outputs: _Optional[_Union[Outputs, _Mapping]] = ..., worker_state: _Optional[_Union[WorkerState, _Mapping]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "prompt_ids", "sampling", "max_tokens", "stop_token_ids", "ignore_eos", "cache_domain", "no_store", "timeout_ms", "preheat", "resume_output_ids")
+    __slots__ = ("request_id", "prompt_ids", "sampling", "max_tokens", "stop_token_ids", "ignore_eos", "cache_domain", "no_store", "timeout_ms", "preheat", "resume_output_ids", "tenant", "priority", "workload", "client_request_id", "pin", "pin_ttl_ms")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +66,12 @@ class Submit(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PREHEAT_FIELD_NUMBER: _ClassVar[int]
     RESUME_OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    PIN_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_ids: bytes
     sampling: Sampling
@@ -76,21 +83,37 @@ class Submit(_message.Message):
     timeout_ms: int
     preheat: bool
     resume_output_ids: bytes
-    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., cache_domain: _Optional[str] = ..., no_store: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., preheat: _Optional[bool] = ..., resume_output_ids: _Optional[bytes] = ...) -> None: ...
+    tenant: str
+    priority: int
+    workload: str
+    client_request_id: str
+    pin: _admin_pb2.PinLevel
+    pin_ttl_ms: int
+    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., cache_domain: _Optional[str] = ..., no_store: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., preheat: _Optional[bool] = ..., resume_output_ids: _Optional[bytes] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., workload: _Optional[str] = ..., client_request_id: _Optional[str] = ..., pin: _Optional[_Union[_admin_pb2.PinLevel, str]] = ..., pin_ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     seed: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
+    min_tokens: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "finished")
@@ -141,7 +164,7 @@ class Outputs(_message.Message):
     def __init__(self, outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ...) -> None: ...
 
 class Output(_message.Message):
-    __slots__ = ("request_id", "token_ids", "ending", "message", "cached_tokens", "field", "computed_tokens")
+    __slots__ = ("request_id", "token_ids", "ending", "message", "cached_tokens", "field", "computed_tokens", "pin_id", "pinned_tokens", "pin_error", "logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ENDING_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +172,10 @@ class Output(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    PINNED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PIN_ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     token_ids: bytes
     ending: Ending
@@ -156,14 +183,28 @@ class Output(_message.Message):
     cached_tokens: int
     field: str
     computed_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., ending: _Optional[_Union[Ending, str]] = ..., message: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., field: _Optional[str] = ..., computed_tokens: _Optional[int] = ...) -> None: ...
+    pin_id: str
+    pinned_tokens: int
+    pin_error: str
+    logprobs: LogprobColumns
+    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., ending: _Optional[_Union[Ending, str]] = ..., message: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., field: _Optional[str] = ..., computed_tokens: _Optional[int] = ..., pin_id: _Optional[str] = ..., pinned_tokens: _Optional[int] = ..., pin_error: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobColumns, _Mapping]] = ...) -> None: ...
+
+class LogprobColumns(_message.Message):
+    __slots__ = ("chosen", "top_ids", "top_logprobs")
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    chosen: bytes
+    top_ids: bytes
+    top_logprobs: bytes
+    def __init__(self, chosen: _Optional[bytes] = ..., top_ids: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes")
+    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +213,27 @@ class GetStatsResponse(_message.Message):
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     class PeakRssBytesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class HistogramsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _admin_pb2.Histogram
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_admin_pb2.Histogram, _Mapping]] = ...) -> None: ...
+    class TenantsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _admin_pb2.TenantBooks
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_admin_pb2.TenantBooks, _Mapping]] = ...) -> None: ...
+    class WaitingByReasonEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +255,10 @@ class GetStatsResponse(_message.Message):
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     PEAK_RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ECONOMY_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BY_REASON_FIELD_NUMBER: _ClassVar[int]
     model: Model
     worker_connected: bool
     num_slots: int
@@ -208,7 +274,35 @@ class GetStatsResponse(_message.Message):
     counters: _containers.ScalarMap[str, int]
     uptime_ms: int
     peak_rss_bytes: _containers.ScalarMap[str, int]
-    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    economy: _admin_pb2.Economy
+    histograms: _containers.MessageMap[str, _admin_pb2.Histogram]
+    tenants: _containers.MessageMap[str, _admin_pb2.TenantBooks]
+    waiting_by_reason: _containers.ScalarMap[str, int]
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[_admin_pb2.Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, _admin_pb2.Histogram]] = ..., tenants: _Optional[_Mapping[str, _admin_pb2.TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class ListPinsRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class UnpinRequest(_message.Message):
+    __slots__ = ("pin_ids", "all", "tenant")
+    PIN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    pin_ids: _containers.RepeatedScalarFieldContainer[str]
+    all: bool
+    tenant: str
+    def __init__(self, pin_ids: _Optional[_Iterable[str]] = ..., all: _Optional[bool] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("request_id", "tenant")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class FlushCacheRequest(_message.Message):
     __slots__ = ()

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from protos.radixd.scheduler.v1 import scheduler_pb2 as protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2
+from protos.radixd.v1 import admin_pb2 as protos_dot_radixd_dot_v1_dot_admin__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -54,6 +55,36 @@ class SchedulerServiceStub:
                 request_serializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.DumpTreeRequest.SerializeToString,
                 response_deserializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.DumpTreeResponse.FromString,
                 _registered_method=True)
+        self.ListPins = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/ListPins',
+                request_serializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.ListPinsRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsResponse.FromString,
+                _registered_method=True)
+        self.Unpin = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/Unpin',
+                request_serializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.UnpinRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.FromString,
+                _registered_method=True)
+        self.ListRequests = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/ListRequests',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/Explain',
+                request_serializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/GetPolicy',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyResponse.FromString,
+                _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/SetPolicy',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer:
@@ -85,6 +116,43 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPins(self, request, context):
+        """The same questions and answers as in radixd.v1.AdminService; texts are left empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unpin(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRequests(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -107,6 +175,36 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.DumpTree,
                     request_deserializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.DumpTreeRequest.FromString,
                     response_serializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.DumpTreeResponse.SerializeToString,
+            ),
+            'ListPins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPins,
+                    request_deserializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.ListPinsRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsResponse.SerializeToString,
+            ),
+            'Unpin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unpin,
+                    request_deserializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.UnpinRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.SerializeToString,
+            ),
+            'ListRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequests,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.ExplainRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainResponse.SerializeToString,
+            ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyResponse.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -217,6 +315,168 @@ class SchedulerService:
             '/radixd.scheduler.v1.SchedulerService/DumpTree',
             protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.DumpTreeRequest.SerializeToString,
             protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.DumpTreeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/ListPins',
+            protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.ListPinsRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unpin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/Unpin',
+            protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.UnpinRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/ListRequests',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/Explain',
+            protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.ExplainRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/GetPolicy',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.GetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/SetPolicy',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ class Envelope(_message.Message):
     def __init__(self, wire_version: _Optional[int] = ..., epoch: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., plan: _Optional[_Union[BatchPlan, _Mapping]] = ..., result: _Optional[_Union[BatchResult, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("instance_id", "model_id", "model_hash", "vocab_size", "eos_token_ids", "num_slots", "max_rows", "max_length", "kv_dtype", "device", "kind")
+    __slots__ = ("instance_id", "model_id", "model_hash", "vocab_size", "eos_token_ids", "num_slots", "max_rows", "max_length", "kv_dtype", "device", "kind", "kv_bytes_per_slot")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Hello(_message.Message):
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_PER_SLOT_FIELD_NUMBER: _ClassVar[int]
     instance_id: int
     model_id: str
     model_hash: str
@@ -50,7 +51,8 @@ class Hello(_message.Message):
     kv_dtype: str
     device: str
     kind: str
-    def __init__(self, instance_id: _Optional[int] = ..., model_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., max_rows: _Optional[int] = ..., max_length: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+    kv_bytes_per_slot: int
+    def __init__(self, instance_id: _Optional[int] = ..., model_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., max_rows: _Optional[int] = ..., max_length: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., kind: _Optional[str] = ..., kv_bytes_per_slot: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ()
@@ -81,7 +83,7 @@ class BatchPlan(_message.Message):
     def __init__(self, step_id: _Optional[int] = ..., rows: _Optional[bytes] = ..., prefix_lens: _Optional[bytes] = ..., extend_lens: _Optional[bytes] = ..., samples: _Optional[bytes] = ..., input_ids: _Optional[bytes] = ..., out_slots: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., remaps: _Optional[_Iterable[_Union[Remap, _Mapping]]] = ..., freed_rows: _Optional[bytes] = ...) -> None: ...
 
 class NewRow(_message.Message):
-    __slots__ = ("row", "prefix_slots", "temperature", "top_k", "top_p", "min_p", "seed")
+    __slots__ = ("row", "prefix_slots", "temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs_plus_one", "num_prompt", "context_ids", "suppressed_ids")
     ROW_FIELD_NUMBER: _ClassVar[int]
     PREFIX_SLOTS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +91,14 @@ class NewRow(_message.Message):
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_PLUS_ONE_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESSED_IDS_FIELD_NUMBER: _ClassVar[int]
     row: int
     prefix_slots: bytes
     temperature: float
@@ -96,7 +106,15 @@ class NewRow(_message.Message):
     top_p: float
     min_p: float
     seed: int
-    def __init__(self, row: _Optional[int] = ..., prefix_slots: _Optional[bytes] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
+    min_tokens: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logprobs_plus_one: int
+    num_prompt: int
+    context_ids: bytes
+    suppressed_ids: bytes
+    def __init__(self, row: _Optional[int] = ..., prefix_slots: _Optional[bytes] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logprobs_plus_one: _Optional[int] = ..., num_prompt: _Optional[int] = ..., context_ids: _Optional[bytes] = ..., suppressed_ids: _Optional[bytes] = ...) -> None: ...
 
 class Remap(_message.Message):
     __slots__ = ("row", "start", "slots")
@@ -109,16 +127,22 @@ class Remap(_message.Message):
     def __init__(self, row: _Optional[int] = ..., start: _Optional[int] = ..., slots: _Optional[bytes] = ...) -> None: ...
 
 class BatchResult(_message.Message):
-    __slots__ = ("step_id", "token_ids", "forward_ns", "peak_rss_bytes")
+    __slots__ = ("step_id", "token_ids", "forward_ns", "peak_rss_bytes", "logprobs", "top_ids", "top_logprobs")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
     PEAK_RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     token_ids: bytes
     forward_ns: int
     peak_rss_bytes: int
-    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., forward_ns: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ...) -> None: ...
+    logprobs: bytes
+    top_ids: bytes
+    top_logprobs: bytes
+    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., forward_ns: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., logprobs: _Optional[bytes] = ..., top_ids: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("step_id", "message")

@@ -1,0 +1,72 @@
+"""`radixd requests`: the live requests; those that run come first, those that wait say why."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from protos.radixd.v1 import admin_pb2
+from radixd.cli.client import Client, default_target
+from radixd.cli.message_json import enum_word, message_dict
+from radixd.cli.options import takes
+from radixd.cli.request import fill
+from radixd.cli.terminal import ApiKey, Json, Target, duration, out, print_json, snippet
+
+STATES = admin_pb2.RequestState.DESCRIPTOR
+REASONS = admin_pb2.WaitingReason.DESCRIPTOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestsOptions:
+    """What the user typed."""
+
+    max_requests: Annotated[int | None, typer.Option(help="Most requests shown.")] = None
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
+    json: Json = False
+    target: Target = None
+    api_key: ApiKey = None
+
+
+@takes(RequestsOptions)
+def requests(options: RequestsOptions) -> None:
+    """List the live requests; `radixd explain ID` says more about one."""
+    request = admin_pb2.ListRequestsRequest()
+    fill(request, max_requests=options.max_requests, tenant=options.tenant)
+    with Client(options.target or default_target(), api_key=options.api_key) as client:
+        listed = client.requests(request)
+    if options.json:
+        print_json(message_dict(listed))
+        return
+    if not listed.requests:
+        out.print("no request is live", style="dim")
+        return
+    out.print(_table(listed))
+    if listed.num_left_out:
+        out.print(f"{listed.num_left_out} more; --max-requests shows them", style="dim")
+
+
+def state_of(view: admin_pb2.RequestView) -> str:
+    """`decode`, or `waiting: no slots`."""
+    state = enum_word(STATES, view.state).replace("_", " ")
+    reason = enum_word(REASONS, view.waiting_reason).replace("_", " ")
+    return f"{state}: {reason}" if reason else state
+
+
+def _table(listed: admin_pb2.ListRequestsResponse) -> Table:
+    table = Table("id", "tenant", "state")
+    for heading in ("prompt", "cached", "output", "slots", "retracted", "age"):
+        table.add_column(heading, justify="right")
+    for view in listed.requests:
+        cached = str(view.cached_tokens) if view.HasField("cached_tokens") else "-"
+        table.add_row(
+            Text(snippet(view.request_id, 40)),
+            Text(snippet(view.tenant, 24)),
+            state_of(view),
+            str(view.prompt_tokens),
+            cached,
+            *(str(number) for number in (view.output_tokens, view.slots, view.retractions)),
+            duration(view.age_ms),
+        )
+    return table

@@ -1,0 +1,205 @@
+"""What stays of a victim: `partial`, `all`, `none`."""
+
+from array import array
+
+import pytest
+
+from scheduler_svc.core.messages import Ending, PinLevel
+from scheduler_svc.core.radix_node import PrefixKey
+from tests.scheduler_svc.core.harness import Bench
+from tests.scheduler_svc.core.test_prefix_cache import letters
+
+PAGES = pytest.mark.parametrize("page_size", [1, 4])
+DEPTHS = pytest.mark.parametrize("depth", [1, 2])
+KEEPS = pytest.mark.parametrize("keep", ["partial", "all", "none"])
+TO_THE_LAST = {"high_watermark": 1.0, "low_watermark": 1.0, "decode_reserve": 0.0}
+
+
+class Bank(Bench):
+    """A bench with words for what is cached."""
+
+    def start(self, name, prompt, max_tokens=40, *, outputs=10):
+        """Submits a request and runs it until it has so many output tokens."""
+        self.submit(name, prompt, max_tokens)
+        while len(self.tokens[name]) < outputs:
+            assert self.step()
+        return self.core.state.live[name]
+
+    def cut(self, request):
+        """Cuts it back, and waits until what it held has come back; what is cached of it then."""
+        self.core.state.retract(request)
+        while self.core.state.leaving:
+            self.answer()
+        self.take([])
+        return self.kept(request.tokens, request)
+
+    def kept(self, tokens, request):
+        """Whole pages of these tokens in the tree, in the namespace of a request."""
+        whole = array("i", tokens)
+        key = PrefixKey.of(request.namespace, whole, len(whole), self.config.page_size)
+        return self.core.state.tree.peek(key)
+
+    def fill(self, num_free, request):
+        """Takes free pages away until so many are left, as a running request would."""
+        pool = self.core.state.pool
+        taken = pool.take(pool.num_free - num_free)
+        request.pages.extend(taken)
+
+
+@PAGES
+@DEPTHS
+def test_all_frees_nothing_by_itself(page_size, depth):
+    bench = Bank(N=256, p=page_size, depth=depth, retraction_keep="all")
+    prompt = letters(20)
+    victim = bench.start("a", prompt)
+    other = bench.start("b", letters(20, seed=1), outputs=3)
+    free, evicted = bench.core.state.pool.num_free, bench.core.state.tree.num_evicted_pages
+    kept = bench.cut(victim)
+    assert kept == bench.core.state.live["a"].most_computed // page_size
+    # The rest of its last page is all that comes back, and what others took meanwhile.
+    assert bench.core.state.tree.num_evicted_pages == evicted
+    assert abs(bench.core.state.pool.num_free - free) <= 2
+    bench.run()
+    assert bench.core.counters()["recomputed_tokens"] < 2 * page_size
+    assert bench.tokens["a"] == bench.reference(prompt, 40)
+    assert bench.tokens["b"] == bench.reference(letters(20, seed=1), 40)
+    assert other.num_retractions == 0
+
+
+@DEPTHS
+@pytest.mark.parametrize("keep", ["partial", "all"])
+def test_all_lets_eviction_choose_and_partial_spares_what_is_colder(keep, depth):
+    """A cold prefix lies in the tree, the pool is full, and three streams must grow."""
+    cold = letters(24, seed=9)
+    bench = Bank(N=400, r=8, depth=depth, retraction_keep=keep, **TO_THE_LAST)
+    bench.ask("cold", cold, 1)
+    victim = bench.start("a", letters(20), 100, outputs=30)
+    others = [bench.start(f"b{i}", letters(9, seed=i), 100) for i in range(1, 4)]
+    while bench.sent:
+        bench.answer()
+    bench.fill(0, others[0])
+    computed = victim.num_computed
+    kept = bench.cut(victim)
+    assert bench.schedule(), "the streams took a slot each"
+    if keep == "partial":
+        assert kept == computed - 3, "the victim's own tail went"
+        assert bench.kept(cold, victim) == 24, "and no prefix of another"
+    else:
+        assert kept == computed
+        assert bench.kept(cold, victim) == 24 - 3, "the coldest went"
+
+
+@DEPTHS
+def test_partial_frees_the_deficit_from_the_tail_page_by_page(depth):
+    for num_free, streams in ((0, 3), (1, 3), (2, 3), (3, 3), (9, 3)):
+        bench = Bank(N=400, p=4, r=8, depth=depth, **TO_THE_LAST)
+        victim = bench.start("a", letters(20), 100, outputs=30)
+        others = [bench.start(f"b{i}", letters(9, seed=i), 100) for i in range(1, streams + 1)]
+        while bench.sent:
+            bench.answer()
+        assert len(bench.core.state.decoding) == streams + 1
+        bench.fill(num_free, others[0])
+        computed = victim.num_computed
+        kept = bench.cut(victim)
+        deficit = max(0, streams - num_free)
+        # The page it had begun is nobody's and comes back first, so it counts as free.
+        begun = 1 if computed % 4 else 0
+        assert kept == computed // 4 - max(0, deficit - begun), (num_free, kept, computed)
+        bench.run()
+        assert bench.tokens["a"] == bench.reference(letters(20), 100)
+
+
+@PAGES
+@DEPTHS
+def test_none_drops_all_it_alone_used(page_size, depth):
+    bench = Bank(N=256, p=page_size, depth=depth, retraction_keep="none")
+    victim = bench.start("a", letters(20))
+    free = bench.core.state.pool.num_free + len(victim.pages)
+    assert bench.cut(victim) == 0
+    assert bench.core.state.pool.num_free == free
+    computed = victim.most_computed
+    bench.run()
+    assert bench.core.counters()["recomputed_tokens"] == computed, "all of it, once"
+    assert bench.tokens["a"] == bench.reference(letters(20), 40)
+
+
+@PAGES
+@DEPTHS
+def test_none_keeps_what_was_computed_before_it_came(page_size, depth):
+    bench = Bank(N=256, p=page_size, depth=depth, retraction_keep="none")
+    stem = letters(16)
+    bench.ask("before", stem, 2)
+    victim = bench.start("a", [*stem, *letters(9, seed=1)])
+    assert bench.cut(victim) == 16 // page_size
+    assert bench.kept(stem, victim) == 16 // page_size
+    bench.run()
+    assert bench.tokens["a"] == bench.reference([*stem, *letters(9, seed=1)], 40)
+
+
+@PAGES
+@DEPTHS
+def test_none_keeps_what_others_hold(page_size, depth):
+    bench = Bank(N=256, p=page_size, depth=depth, retraction_keep="none")
+    stem = letters(16)
+    victim = bench.start("a", [*stem, *letters(9, seed=1)], outputs=3)
+    other = bench.start("b", [*stem, *letters(9, seed=2)], outputs=1)
+    assert other.cached_tokens == 16
+    assert bench.cut(victim) == 16 // page_size
+    assert bench.core.num_running == 1
+    bench.run()
+    for name, seed in (("a", 1), ("b", 2)):
+        assert bench.tokens[name] == bench.reference([*stem, *letters(9, seed=seed)], 40)
+
+
+@PAGES
+@DEPTHS
+def test_none_keeps_what_another_continued(page_size, depth):
+    """Somebody matched the victim's prefix and ended: what it added stays, and all beneath it."""
+    bench = Bank(N=256, p=page_size, depth=depth, retraction_keep="none")
+    prompt = letters(24)
+    victim = bench.start("a", prompt, outputs=3)
+    bench.submit("b", [*prompt[:16], *letters(9, seed=2)], 4)
+    while "b" not in bench.endings:
+        bench.step()
+    assert bench.cut(victim) == 16 // page_size
+    bench.run()
+    assert bench.tokens["a"] == bench.reference(prompt, 40)
+
+
+@PAGES
+@DEPTHS
+@pytest.mark.parametrize("level", [PinLevel.SOFT, PinLevel.HARD])
+def test_none_keeps_what_is_pinned(page_size, depth, level):
+    bench = Bank(N=256, p=page_size, depth=depth, retraction_keep="none")
+    prompt = letters(24)
+    victim = bench.start("a", prompt, outputs=3)
+    bench.submit("pin", prompt[:12], 0, preheat=True, pin=level)
+    while "pin" not in bench.endings:
+        bench.step()
+    assert bench.endings["pin"].ending is Ending.PREHEATED
+    assert bench.endings["pin"].pin.num_tokens == 12
+    assert bench.cut(victim) == 12 // page_size
+    assert bench.core.list_pins(bench.now_ns)[0].kept_tokens == 12
+
+
+@KEEPS
+@DEPTHS
+def test_of_no_store_nothing_is_kept(keep, depth):
+    bench = Bank(N=256, depth=depth, retraction_keep=keep)
+    bench.submit("a", letters(20), 30, no_store=True)
+    while len(bench.tokens["a"]) < 10:
+        bench.step()
+    assert bench.cut(bench.core.state.live["a"]) == 0
+    bench.run()
+    assert bench.tokens["a"] == bench.reference(letters(20), 30)
+
+
+@KEEPS
+@DEPTHS
+def test_after_a_flush_nothing_is_kept(keep, depth):
+    bench = Bank(N=256, depth=depth, retraction_keep=keep)
+    victim = bench.start("a", letters(20))
+    bench.core.flush()
+    assert bench.cut(victim) == 0
+    bench.run()
+    assert bench.tokens["a"] == bench.reference(letters(20), 40)
