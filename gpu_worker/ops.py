@@ -4,30 +4,62 @@ Every function gives each token's row the same bits whatever other rows are in t
 torch allows; the engine's promise of equal tokens rests on it.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
+
+
+_PROBED_ROWS = (33, 16, 8, 4, 3, 2, 1)
 
 
 class Linear:
     """x @ weight.T for a fixed fp32 weight [num_outputs, num_inputs], without bias.
 
-    Repacked for oneDNN, whose results for one row do not depend on how many rows there are;
-    torch's own choice of routine changes with that number, and with it the last bits.
+    Repacked for oneDNN, whose results for one row do not depend on how many rows there are, down
+    to a number that depends on processor and shape (2 for some with AVX-512, else 1): fewer rows
+    are filled up.  Torch's own choice of routine changes with that number, and with it the last
+    bits.
     """
+
+    least_rows: ClassVar[dict[tuple[int, int], int]] = {}
+    """By shape of the weight, found out by trying."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._packed: torch.Tensor | None = None
         self._weight = weight
+        self._least_rows = 1
         if torch.backends.mkldnn.is_available():
             # A hint for one row would pick the routine that does depend on it; 16 does not.
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
             self._weight = weight.new_empty(0)  # the packed copy is enough
+            shape = (weight.shape[0], weight.shape[1])
+            if shape not in self.least_rows:
+                self.least_rows[shape] = self._probe(shape[1])
+            self._least_rows = self.least_rows[shape]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_inputs] to [num_tokens, num_outputs]."""
         if self._packed is None:
             return F.linear(x, self._weight)
+        num_tokens = x.shape[0]
+        if num_tokens < self._least_rows:
+            filled = torch.cat([x, x.new_zeros(self._least_rows - num_tokens, x.shape[1])])
+            return self._product(filled)[:num_tokens]
+        return self._product(x)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+
+    def _probe(self, num_inputs: int) -> int:
+        """The fewest rows that give a row the same bits as many do."""
+        x = torch.linspace(-3.0, 5.0, _PROBED_ROWS[0] * num_inputs).sin_().view(-1, num_inputs)
+        wanted, least = self._product(x)[0], _PROBED_ROWS[0]
+        for num_rows in _PROBED_ROWS:
+            if not torch.equal(self._product(x[:num_rows])[0], wanted):
+                break
+            least = num_rows
+        return least
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduler_svc.bench.codec_figures import plan_codec
 from scheduler_svc.bench.scale import Scale, make_sequences
-from scheduler_svc.bench.step_figures import Bench, Setting, schedule_apply
+from scheduler_svc.bench.step_figures import Bench, Setting, intake, schedule_apply
 from scheduler_svc.bench.stopwatch import settle, worse
 from scheduler_svc.bench.tree_figures import PAGE_SIZES, match_insert, memory, steady_cycle
 
@@ -37,6 +37,7 @@ def measure(scale: Scale, announce: Announce) -> dict[str, Any]:
     value["schedule_apply_us"] = worse(
         {name: schedule_apply(setting, scale) for name, setting in settings.items()}
     )
+    value["intake_us"] = intake(settings["slots_short"], scale)
     announce("plan")
     plan = Bench(settings["rows_taken"], scale).step()
     value["plan_bytes"], codec = plan_codec(plan, scale)

@@ -14,6 +14,7 @@ from scheduler_svc.core.messages import Submission
 from scheduler_svc.core.page_need import MOST_TOKENS_EXPECTED
 from scheduler_svc.core.radix_node import Namespace, PrefixKey
 from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.waiting_index import NEW_PER_STEP
 
 STEP_NS = 10_000_000
 """Time that passes from step to step, as told to the core."""
@@ -58,6 +59,10 @@ class Bench:
         _grow_leaves(self.core, setting.num_tree_nodes)
         for prompt in prompts[scale.num_running :]:
             self._submit(prompt)
+        self.intake = Stopwatch()
+        """The steps in which the newcomers got their places."""
+        for _ in range(ceil(setting.num_waiting / NEW_PER_STEP)):
+            self.timed_step(self.intake)
         self.step()
 
     def step(self) -> BatchPlan:
@@ -108,6 +113,11 @@ def schedule_apply(setting: Setting, scale: Scale) -> dict[str, float]:
             bench.timed_step(watch)
         bench.check(setting)
     return figures_us(watches)
+
+
+def intake(setting: Setting, scale: Scale) -> dict[str, float]:
+    """µs of a step while all that wait have come at once and get their places in the order."""
+    return figures_us([Bench(setting, scale).intake for _ in range(scale.num_repetitions)])
 
 
 def _core(setting: Setting, scale: Scale) -> Scheduler:

@@ -40,6 +40,9 @@ def _refuse_tokens(state: SchedulerState, submission: Submission) -> Output | No
     if submission.preheat and submission.no_store:
         return _refusal(submission, invalid, "no_store", "a preheat that keeps nothing is none")
     vocab_size = state.hello.vocab_size
+    if submission.sampling.logprobs > vocab_size:
+        message = f"{submission.sampling.logprobs} alternatives of a vocabulary of {vocab_size}"
+        return _refusal(submission, invalid, "sampling.logprobs", message)
     for field in ("prompt_ids", "resume_output_ids", "stop_token_ids"):
         ids = getattr(submission, field)
         if ids and not 0 <= min(ids) <= max(ids) < vocab_size:

@@ -6,6 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from scheduler_svc.core.admission import Promise
+from scheduler_svc.core.chunking import chunk_of
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.waiting_order import Standing
@@ -132,7 +133,9 @@ class Facts:
         """Predicted time to compute what the tree lacks of its prompt, if it began now; 0 while
         nothing is known."""
         owed = request.num_tokens - self.cached_tokens(request)
-        return self._state.step_time.prefill_ns(owed) or 0
+        # One prompt gets at most its chunk of a step, and a step takes its base whoever is in it.
+        num_steps = ceil(owed / chunk_of(self.config, request))
+        return self._state.step_time.prefill_ns(owed, num_steps) or 0
 
     def forget_held(self) -> None:
         """Requests have come or gone since they were added up."""

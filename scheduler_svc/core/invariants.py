@@ -118,8 +118,11 @@ def _check_tree(
 def _check_rows(scheduler: Scheduler, holders: list[Request], broken: list[str]) -> None:
     state, size = scheduler.state, scheduler.state.config.page_size
     rows = [request.row for request in holders] + state.free_rows
-    if sorted(rows) != list(range(state.num_rows)):
+    above = [row for row in rows if row >= state.num_rows]  # in use when the limit was lowered
+    if sorted(rows) != [*range(state.num_rows), *sorted(dict.fromkeys(above))]:
         broken.append(f"rows are lost or doubled: {rows}")
+    if not dict.fromkeys(above).keys() <= {request.row for request in holders}:
+        broken.append(f"rows above the limit of {state.num_rows} are given out: {rows}")
     for request in holders:
         name = request.request_id
         lease = request.lease

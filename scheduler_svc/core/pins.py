@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 
 from scheduler_svc.core.messages import PinLevel, PinReceipt
 from scheduler_svc.core.pin import Pin
-from scheduler_svc.core.radix_node import TOKEN_BYTES, PrefixKey, RadixNode
+from scheduler_svc.core.radix_node import TOKEN_BYTES, Namespace, PrefixKey, RadixNode
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.views import PinView
 
+_NOWHERE = Namespace("", "", "", "", "")
 NUM_FIRST_TOKENS = 32
 MOST_PINS = 4096
 
@@ -73,6 +74,22 @@ class PinBook:
         self._hold(pin, PrefixKey(key.namespace, key.tokens[: num_pages * self._page_bytes]))
         return PinReceipt(pin.pin_id, num_pages * self._page_size, message)
 
+    def mark(self, path: list[RadixNode], tenant: str) -> Pin | None:
+        """Marks what is left of a path, its end first, as needed soon: evicted after all that is
+        not pinned.  In no book; None when nothing is left."""
+        node = next((node for node in path if node.parent is not None), None)
+        if node is None:
+            return None
+        pin = Pin("", _NOWHERE, b"", tenant)
+        pin.level, pin.node = PinLevel.SOFT, node
+        node.pins += (pin,)
+        self._tree.requeue(node)
+        return pin
+
+    def unmark(self, pin: Pin) -> None:
+        """Takes a mark away."""
+        self._let_go(pin)
+
     def remove(self, pin_id: str, tenant: str | None = None) -> bool:
         """Unpins; False when no such pin is this tenant's (None: anybody's)."""
         pin = self._pins.get(pin_id)
@@ -87,16 +104,17 @@ class PinBook:
         for pin_id in list(self._pins):
             self.remove(pin_id)
 
-    def expire(self, now_ns: int) -> None:
-        """Removes pins whose time has passed."""
+    def expire(self, now_ns: int) -> bool:
+        """Removes pins whose time has passed; whether it had to look."""
         if self._next_expiry_ns is None or now_ns < self._next_expiry_ns:
-            return
+            return False
         self._next_expiry_ns = None
         for pin in list(self._pins.values()):
             if pin.expires_ns is not None and pin.expires_ns <= now_ns:
                 self.remove(pin.pin_id)
             else:
                 self._watch(pin.expires_ns)
+        return True
 
     def hit(self, node: RadixNode, now_ns: int) -> None:
         """A request has matched the path to `node`: pins along it live on."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 
 from protos.plan import TOKEN_FROM_STEP_BEFORE, BatchPlan, NewRow, Remap
+from scheduler_svc.core.in_flight import PlanInFlight, PlannedRow
 from scheduler_svc.core.request import Request, State
-from scheduler_svc.core.state import PlanInFlight, PlannedRow, SchedulerState
+from scheduler_svc.core.state import SchedulerState
 
 
 class PlanBuilder:

@@ -20,6 +20,10 @@ from scheduler_svc.core.reliever import Reliever
 from scheduler_svc.core.request import Request, State
 from scheduler_svc.core.state import SchedulerState
 
+LOOK_AGAIN_STEPS = 8
+"""While nobody comes or goes, a full pool is looked at again after so many steps: what streams are
+expected to need shrinks as they near their ends."""
+
 
 class Planner:
     """Plans one step; a new one is made for each."""
@@ -122,6 +126,9 @@ class Planner:
         if not len(state.waiting):
             state.verdict = None
             return
+        num_changes, step_id = state.full_since
+        if num_changes == state.num_changes and state.next_step_id < step_id + LOOK_AGAIN_STEPS:
+            return  # who did not fit then does not now: streams have only grown
         admitter = Admitter(state, self._facts, self._reliever)
         for request in admitter.admitted(lambda: self._budget):
             self._extend(request)

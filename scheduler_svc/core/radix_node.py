@@ -105,6 +105,15 @@ class RadixNode:
         """For heaps: breaks the tie between two entries of one node."""
         return self.serial < other.serial
 
+    def path(self) -> list[RadixNode]:
+        """From this node up to the child of its root."""
+        nodes = []
+        climber: RadixNode | None = self
+        while climber is not None and climber.parent is not None:
+            nodes.append(climber)
+            climber = climber.parent
+        return nodes
+
     def inherit(self, child: RadixNode) -> None:
         """What a removed child knew of its use counts for the path that led to it."""
         self.hits += child.hits

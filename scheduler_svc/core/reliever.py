@@ -26,8 +26,10 @@ class Reliever:
         the next token.
         """
         state = self._state
-        wanted = self._wanted_pages(at_most=True)
-        if state.num_used_pages + wanted <= state.high_pages and not state.config.tenants:
+        while state.num_running > state.num_rows:  # the limit was lowered while they ran
+            self._cut_back("fewer rows than requests that run")
+        at_most = len(state.decoding)  # every stream a page
+        if state.num_used_pages + at_most <= state.high_pages and not state.config.tenants:
             return []
         outputs = self._hold_caps() if state.config.tenants else []
         if self._excess(state.high_pages) <= 0:
@@ -72,19 +74,8 @@ class Reliever:
 
     def _excess(self, limit_pages: int) -> int:
         """Pages in use above a limit, after the next token of every stream."""
-        used = self._state.num_used_pages + self._wanted_pages(at_most=False)
+        used = self._state.num_used_pages + self._state.num_wanted_pages()
         return used - limit_pages - self.returning_pages()
-
-    def _wanted_pages(self, *, at_most: bool) -> int:
-        """Pages that streams need for their next token."""
-        decoding, size = self._state.decoding, self._state.kv.page_size
-        if at_most:
-            return len(decoding)
-        return sum(
-            request.num_computed == len(request.pages) * size
-            and request.num_computed < request.end_tokens - 1
-            for request in decoding.values()
-        )
 
     def _cut_back(self, why: str) -> None:
         running = list(self._state.running.values())

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from scheduler_svc.core.messages import Submission
+from scheduler_svc.core.pin import Pin
 from scheduler_svc.core.radix_node import Lease, Namespace
 
 
@@ -49,6 +50,7 @@ class Request:
         "events",
         "is_bound",
         "is_resuming",
+        "kept",
         "last_step_id",
         "lease",
         "most_computed",
@@ -101,6 +103,8 @@ class Request:
         self.state = State.WAITING
         self.is_resuming = False
         """Was retracted: comes back only when its whole need fits."""
+        self.kept: Pin | None = None
+        """While it waits to return: what marks the part of it that is still cached."""
         self.num_retractions = 0
         self.cached_tokens: int | None = None
         """Prompt tokens found in the tree at first admission; fixed from then on."""

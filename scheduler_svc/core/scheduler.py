@@ -70,6 +70,7 @@ class Scheduler:
             eos_token_ids=state.hello.eos_token_ids,
         )
         request.note(now_ns, "submitted")
+        state.num_changes += 1
         state.live[request.request_id] = request
         state.ledger.come(submission.tenant)
         state.waiting.add(request)
@@ -176,6 +177,7 @@ class Scheduler:
     def flush(self) -> int:
         """Forgets every cached prefix and pin; returns the tokens that can no longer be matched."""
         self.state.pins.clear()
+        self.state.num_changes += 1
         return self.state.tree.flush() * self.state.config.page_size
 
     def list_pins(self, now_ns: int, tenant: str | None = None) -> list[PinView]:
@@ -198,6 +200,7 @@ class Scheduler:
         """
         pins = self.list_pins(now_ns, tenant)
         wanted = [pin.pin_id for pin in pins] if every else list(dict.fromkeys(pin_ids))
+        self.state.num_changes += 1
         removed = [pin_id for pin_id in wanted if self.state.pins.remove(pin_id, tenant)]
         return removed, [pin_id for pin_id in wanted if pin_id not in removed]
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
 
 from protos.plan import Hello, LogprobColumns
 from scheduler_svc.core.admission import ADMISSION_ESTIMATES, AdmissionEstimate, EstimateKnobs
@@ -20,6 +18,7 @@ from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.counters import Counters
 from scheduler_svc.core.eviction import EVICTION_POLICIES
 from scheduler_svc.core.facts import Facts
+from scheduler_svc.core.in_flight import PendingRemap, PlanInFlight
 from scheduler_svc.core.kv_cache import KVCache
 from scheduler_svc.core.memory_of_ended import MemoryOfEnded
 from scheduler_svc.core.messages import Ending, Output, PinLevel, PinReceipt
@@ -42,37 +41,9 @@ _COUNTER_OF_ENDING = {
     Ending.FAILED: "failed",
 }
 
+_NEVER = (-1, 0)
 _OF_THE_ORDER = ("waiting_order", "weight_prefix", "weight_age", "weight_cost", "policy_seed")
 """What the places in the queue depend on."""
-
-
-class PlannedRow(NamedTuple):
-    """What a plan in flight does for one request."""
-
-    request: Request
-    extend_len: int
-    samples: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PlanInFlight:
-    """A plan that was sent and not answered."""
-
-    step_id: int
-    decodes: list[Request]
-    """One token each; they come first in the plan."""
-    rows: list[PlannedRow]
-    """The other rows, in plan order."""
-    num_prefill_tokens: int
-
-
-class PendingRemap(NamedTuple):
-    """A row that must learn its new slots with the next plan."""
-
-    request: Request
-    row: int
-    first_page: int
-    num_pages: int
 
 
 class SchedulerState:
@@ -92,6 +63,10 @@ class SchedulerState:
         self.ended = MemoryOfEnded()
         self.verdict: Verdict | None = None
         """Why nobody more was admitted, the last time somebody asked."""
+        self.num_changes = 0
+        """Events that may let somebody in who did not fit before."""
+        self.full_since = _NEVER
+        """`num_changes` and step at which admission last stopped for want of slots."""
         self.live: dict[str, Request] = {}
         """By id: every request that has not ended."""
         self.prefilling: dict[str, Request] = {}
@@ -116,6 +91,7 @@ class SchedulerState:
         """Starts over with the empty pool of a (new) worker."""
         page_size = self.config.page_size
         self.hello = hello
+        self.num_changes += 1
         self.pool = PagePool(hello.num_slots // page_size)
         rank = EVICTION_POLICIES[self.config.eviction_policy]
         self.tree = RadixTree(self.pool, page_size, rank)
@@ -131,7 +107,8 @@ class SchedulerState:
         """The time of the call that begins."""
         self.now_ns = now_ns
         self.tree.now_ms = now_ns // 1_000_000
-        self.pins.expire(now_ns)
+        if self.pins.expire(now_ns):
+            self.num_changes += 1
 
     @property
     def num_rows(self) -> int:
@@ -196,9 +173,19 @@ class SchedulerState:
             return self.tokens_to_prefill(request)
         return 0
 
+    def num_wanted_pages(self) -> int:
+        """Pages that streams need for their next token."""
+        size = self.config.page_size
+        return sum(
+            request.num_computed == len(request.pages) * size
+            and request.num_computed < request.end_tokens - 1
+            for request in self.decoding.values()
+        )
+
     def admit(self, request: Request) -> None:
         """WAITING to RUNNING; its prefix is attached already."""
         self.waiting.remove(request)
+        self._unmark(request)
         request.state = State.RUNNING
         request.is_resuming = False
         request.row = self.free_rows.pop()
@@ -262,9 +249,11 @@ class SchedulerState:
         pin: PinReceipt | None = None,
     ) -> Output:
         """The one way out for a request that was accepted."""
+        self.num_changes += 1
         del self.live[request.request_id]
         if request.state is State.WAITING:
             self.waiting.remove(request)
+            self._unmark(request)
             request.state = State.GONE
         elif request.state is State.RUNNING:
             self._stop_running(request)
@@ -307,6 +296,7 @@ class SchedulerState:
         if request.num_unacked or request.state not in (State.LEAVING, State.RETRACTING):
             return
         self.leaving.remove(request)
+        self.num_changes += 1
         if request.row < self.num_rows:
             self.free_rows.append(request.row)
         if request.is_bound:
@@ -327,6 +317,7 @@ class SchedulerState:
     def take_config(self, config: SchedulerConfig, facts: Facts) -> None:
         """Other policies from now on; what was learned and what is cached stays."""
         before, self.config = self.config, config
+        self.num_changes += 1
         facts.config, facts.seed = config, config.policy_seed
         if config.admission_estimate != before.admission_estimate:
             self.estimate = new_estimate(config)
@@ -350,11 +341,14 @@ class SchedulerState:
             self.twins.stop_leading(request)
             self.waiting.release_held(request.request_id)
         self.prefilling, self.decoding, self.leaving = {}, {}, []
+        for request in self.waiting.requests():
+            request.kept = None
         self.waiting.add_returning(returning)
         self.num_evicted_before = self.num_evicted_tokens
         self.num_freed_before = self.num_freed_slots
         self.num_pins_before = self.pins.num_ever
         self.counters.worker_losses += 1
+        self.num_changes += 1
         self.open_pool(self.hello)
 
     # --- inside -------------------------------------------------------------------------------
@@ -371,18 +365,27 @@ class SchedulerState:
         self.waiting.release_held(request.request_id)
 
     def _release_retracted(self, request: Request) -> None:
-        """[0, shared) what others use too stays; of the rest, by `retraction_keep`:
-        partial: only what is missing now is freed, from its tail; all: nothing; none: all of it."""
-        num_own = len(request.pages) - (request.cached_tokens or 0) // self.config.page_size
+        """What it found cached stays; of what it computed itself, by `retraction_keep`:
+        partial: what streams lack now is freed, from its tail, and the rest is evicted after what
+        nobody waits for; all: nothing is freed; none: all of it."""
         end = self.kv.release(request)
         if end is None:
             return
+        num_own = end.num_pages - (request.cached_tokens or 0) // self.config.page_size
         keep = self.config.retraction_keep
         if keep == "none":
             self.tree.drop_tail(end.node, num_own)
         elif keep == "partial":
-            missing = len(self.decoding) - self.pool.num_free
+            path = end.node.path()
+            missing = self.num_wanted_pages() - self.pool.num_free
             self.tree.drop_tail(end.node, min(max(0, missing), num_own))
+            request.kept = self.pins.mark(path, request.submission.tenant)
+
+    def _unmark(self, request: Request) -> None:
+        """What was kept of it is its own again, or nobody's."""
+        if request.kept is not None:
+            self.pins.unmark(request.kept)
+            request.kept = None
 
     def _pin_budget(self, tenant: str) -> tuple[int, int]:
         """Pages that all hard pins, and that those of one tenant, may hold."""

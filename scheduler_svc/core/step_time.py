@@ -119,15 +119,17 @@ class StepTimeModel:
         num_tokens = ceil(spare / per_token * _TOKENS_PER_UNIT) - 1
         return max(least, min(num_tokens, most))
 
-    def prefill_ns(self, num_tokens: int) -> int | None:
-        """What computing so many prompt tokens takes at least; None while that is not known.
+    def prefill_ns(self, num_tokens: int, num_steps: int = 0) -> int | None:
+        """What computing so many prompt tokens in so many steps takes at least; None while that
+        is not known.
 
-        The tokens' own time only: the base of the steps is shared with others, so a deadline
-        that is nearer than this cannot be met.
+        Others in those steps make them longer, never shorter, so a deadline that is nearer than
+        this cannot be met.
         """
         if self.predict_ns(0, num_tokens) is None:
             return None
-        return int(self._solve()[2] * num_tokens / _TOKENS_PER_UNIT * _NS_PER_UNIT)
+        base, _, per_token = self._solve()
+        return int((base * num_steps + per_token * num_tokens / _TOKENS_PER_UNIT) * _NS_PER_UNIT)
 
     def _solve(self) -> Vector:
         """The coefficients that fit what was seen best, none of them negative.

@@ -17,7 +17,7 @@ from scheduler_svc.core.waiting_order import Standing, WaitingFacts, WaitingOrde
 REFRESH_PER_STEP = 16
 """Requests whose keys are formed anew in one step, in turn."""
 
-NEW_PER_STEP = 128
+NEW_PER_STEP = 64
 """Newcomers that get their first key in one step; the others stand behind them until then."""
 
 CHECKS_PER_PICK = 8

@@ -51,6 +51,11 @@ def test_times_are_there_in_every_setting(core: dict[str, Any]) -> None:
         assert core[figure]["p99"] == max(core[figure][setting]["p99"] for setting in settings)
 
 
+def test_the_intake_of_many_at_once_is_told_apart(core: dict[str, Any]) -> None:
+    assert set(core["intake_us"]) == STATISTICS
+    assert core["intake_us"]["p50"] > 0
+
+
 def test_weights_are_there(core: dict[str, Any]) -> None:
     assert core["plan_bytes"] > 16 * core["scale"]["running"]
     assert core["plan_codec_us"] > 0
@@ -107,7 +112,10 @@ def test_a_ratio_compares_one_setting() -> None:
     theirs = {"mean": 25.0, "p50": 10.0, "p99": 1000.0}
     core = figures()
     core["steady_cycle_us"] |= {"page1": ours, "page16": {"mean": 1.0, "p50": 1.0, "p99": 1.0}}
-    peers = {"other": {"steady_cycle_us": {"page1": theirs}}, "absent": {"missing": "x"}}
+    peers: dict[str, dict[str, Any]] = {
+        "other": {"steady_cycle_us": {"page1": theirs}},
+        "absent": {"missing": "x"},
+    }
     assert core_report(core, peers, {})["ratios"] == {
         "other": {"steady_cycle_us": {"page1": {"mean": 2.5, "p50": 2.0, "p99": 20.0}}},
         "absent": {},

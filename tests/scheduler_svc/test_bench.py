@@ -87,6 +87,7 @@ def test_steps_are_measured_in_the_setting_that_was_asked_for(
 ) -> None:
     setting = Setting(num_waiting=7, slots_short=slots_short, num_tree_nodes=30, estimate=estimate)
     bench = Bench(setting, SMALL)
+    assert len(bench.intake.laps_ns) + bench.intake.num_disturbed == 1
     watch = Stopwatch()
     plan = bench.timed_step(watch)
     assert len(watch.laps_ns) + watch.num_disturbed == 1
@@ -147,6 +148,8 @@ def test_a_peer_that_cannot_be_measured_says_why(monkeypatch: Any) -> None:
 class FakeTree:
     """Remembers whole sequences alone, evicts the oldest; enough to be driven."""
 
+    num_evictions = 0
+    """Of all trees."""
     has_evicted = False
 
     def __init__(self, slots: Any) -> None:
@@ -178,6 +181,7 @@ class FakeTree:
     def evict(self, params: Any) -> None:
         """Frees whole sequences."""
         freed, self.has_evicted = 0, True
+        FakeTree.num_evictions += 1
         while freed < params["num_tokens"]:
             slots = self.held.pop(next(iter(self.held)))
             freed += len(slots)
@@ -206,7 +210,9 @@ def test_the_tree_of_sglang_is_driven_as_ours(monkeypatch: Any) -> None:
     }
     vars(module).update(names)
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(FakeTree, "num_evictions", 0)
     value = sglang_tree.measure(SMALL)
+    assert FakeTree.num_evictions > SMALL.num_sequences
     for figure in ("match_insert_us", "steady_cycle_us"):
         assert set(value[figure]) == {"page1", "page16"}
         assert value[figure]["page1"]["mean"] > 0

@@ -6,6 +6,7 @@ import json
 import random
 import time
 import urllib.request
+from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from protos.radixd.v1 import admin_pb2, inference_pb2, policy_pb2
-from tests.system.stack import Client, Stack
+from tests.system.stack import FAKE, Client, Stack
 
 Books = dict[tuple[str, str], float]
 """Samples by name and by the values of their labels, with commas between."""
@@ -54,6 +55,22 @@ async def whole(
         answer.MergeFrom(joined)
     assert answer.finish_reason, "the last message says how it ended"
     return answer
+
+
+def has_logprobs(
+    entries: Sequence[inference_pb2.TokenLogprobs],
+    prompt: Sequence[int],
+    output: Sequence[int],
+    num_top: int,
+) -> None:
+    """One entry a token of the output, each with the model's own numbers."""
+    assert [entry.token_id for entry in entries] == list(output)
+    expected = FAKE.generate_logprobs(prompt, output, num_top)
+    assert array("f", [entry.logprob for entry in entries]) == expected.chosen
+    tops = [top for entry in entries for top in entry.top]
+    assert {len(entry.top) for entry in entries} == {num_top}
+    assert array("i", [top.token_id for top in tops]) == expected.top_ids
+    assert array("f", [top.logprob for top in tops]) == expected.top_logprobs
 
 
 class Running:

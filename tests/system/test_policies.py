@@ -5,8 +5,9 @@ import asyncio
 import grpc
 import pytest
 
+from protos.plan import SamplingParams
 from protos.radixd.v1 import admin_pb2, policy_pb2
-from tests.system.ask import ids, refused, request, set_policy, whole
+from tests.system.ask import has_logprobs, ids, refused, request, set_policy, whole
 from tests.system.stack import FAKE, Client, launched
 
 FAMILIES = {
@@ -24,6 +25,7 @@ DEFAULTS = {
     "retraction_keep": "partial",
     "eviction_policy": "lru",
 }
+SAMPLED = ("repetition_penalty", "frequency_penalty", "temperature", "seed", "logprobs")
 NUMBERS = {
     "weight_prefix": 2.5,
     "weight_age": 0.0,
@@ -153,6 +155,24 @@ async def test_cut_back_and_served_whatever_is_kept(client, keep):
     await set_policy(client, retraction_keep=keep, decode_reserve=0.0)
     before = (await client.stats()).requests.retractions
     await serve(client, keep, max_tokens=90)
+    assert (await client.stats()).requests.retractions > before
+
+
+@pytest.mark.parametrize("keep", FAMILIES["retraction_keep"].split())
+async def test_cut_back_without_a_trace_in_tokens_and_numbers(client, keep):  # field cases 41, 43
+    await set_policy(client, retraction_keep=keep, decode_reserve=0.0)
+    before = (await client.stats()).requests.retractions
+    sampling = SamplingParams(
+        repetition_penalty=1.25, frequency_penalty=0.5, temperature=0.75, seed=3, logprobs=2
+    )
+    prompts = [ids(30, f"trace {keep}{n}") for n in range(6)]
+    fields = {name: getattr(sampling, name) for name in SAMPLED}
+    messages = [request(prompt, 90, sampling=fields) for prompt in prompts]
+    answers = await asyncio.gather(*(whole(client, message) for message in messages))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        expected = FAKE.generate(prompt, 90, sampling)
+        assert list(answer.token_ids) == expected
+        has_logprobs(answer.logprobs, prompt, expected, 2)
     assert (await client.stats()).requests.retractions > before
 
 

@@ -3,13 +3,12 @@
 import itertools
 import os
 import signal
-from array import array
 
 import pytest
 
 from protos.plan import SamplingParams
 from protos.radixd.v1 import inference_pb2
-from tests.system.ask import Running, ids, request, unary, whole
+from tests.system.ask import Running, has_logprobs, ids, request, unary, whole
 from tests.system.stack import FAKE, Client, launched
 from tokenizer_svc.tokenizers.byte_tokenizer import EOS, GO, SCRIPT
 
@@ -56,17 +55,6 @@ async def both_ways(client, message):
             answer.ClearField("seed")
     assert in_pieces == at_once
     return at_once
-
-
-def has_logprobs(entries, prompt, output, num_top):
-    """One entry a token of the output, each with the model's own numbers."""
-    assert [entry.token_id for entry in entries] == list(output)
-    expected = FAKE.generate_logprobs(prompt, output, num_top)
-    assert array("f", [entry.logprob for entry in entries]) == expected.chosen
-    tops = [top for entry in entries for top in entry.top]
-    assert {len(entry.top) for entry in entries} == {num_top}
-    assert array("i", [top.token_id for top in tops]) == expected.top_ids
-    assert array("f", [top.logprob for top in tops]) == expected.top_logprobs
 
 
 async def test_penalties_reach_the_sampler_and_each_counts(client):

@@ -1,4 +1,4 @@
-"""Each admission estimate drives the scheduler: the field cases of group C hold under all of them."""
+"""Each admission estimate drives the scheduler: group C of the field cases under all of them."""
 
 import random
 

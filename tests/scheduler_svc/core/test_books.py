@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_svc.core.books import WINDOW
 from scheduler_svc.core.messages import PinLevel
-from scheduler_svc.core.tenant_ledger import MOST_TENANTS, OTHERS
+from scheduler_svc.core.tenant_ledger import MOST_TENANTS, OTHERS, TenantLedger
 from tests.scheduler_svc.core.harness import Bench
 from tests.scheduler_svc.core.test_prefix_cache import letters, whole
 
@@ -285,8 +285,14 @@ def test_each_tenants_books_sum_up_to_all():
             most[name] = max(most.get(name, 0), view.held_slots)
     counters, books = bench.core.counters(), bench.core.tenant_books()
     assert sorted(books) == ["t0", "t1", "t2"]
-    for name in ("prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens",
-                 "recomputed_tokens", "retractions"):
+    for name in (
+        "prompt_tokens",
+        "cached_tokens",
+        "generated_tokens",
+        "computed_tokens",
+        "recomputed_tokens",
+        "retractions",
+    ):
         assert sum(getattr(view, name) for view in books.values()) == counters[name], name
     assert counters["retractions"] > 0
     assert all(view.generated_tokens == 4 * 20 for view in books.values())
@@ -305,10 +311,20 @@ def test_names_of_tenants_are_bounded():
     assert OTHERS in books
     assert sum(view.prompt_tokens for view in books.values()) == 4000
     assert sum(view.generated_tokens for view in books.values()) == 2000
-    ledger = bench.core.state.ledger
-    assert len(ledger._service) <= 16 * MOST_TENANTS
-    assert not ledger._num_live
+    assert not bench.core.state.ledger._num_live
     assert not bench.core.state.waiting.waiting_tenants()
+
+
+def test_what_tenants_were_served_is_forgotten_when_they_are_away():
+    ledger = TenantLedger({})
+    ledger.come("stays")
+    ledger.serve("stays", 70)
+    for i in range(40 * MOST_TENANTS):
+        ledger.come(f"tenant {i}")
+        ledger.serve(f"tenant {i}", 5)
+        ledger.go(f"tenant {i}")
+    assert len(ledger._service) <= 16 * MOST_TENANTS + 1
+    assert ledger.service("stays") == 70
 
 
 def test_pins_of_tenants_counted_together_are_counted():
@@ -316,7 +332,9 @@ def test_pins_of_tenants_counted_together_are_counted():
     for i in range(MOST_TENANTS):
         bench.ask(f"x{i}", letters(3, seed=i), 1, tenant=f"t{i}")
     for i in range(2):
-        bench.ask(f"pin{i}", letters(20, seed=i), 0, preheat=True, pin=PinLevel.HARD, tenant=f"n{i}")
+        bench.ask(
+            f"pin{i}", letters(20, seed=i), 0, preheat=True, pin=PinLevel.HARD, tenant=f"n{i}"
+        )
     books = bench.core.tenant_books()
     assert economy(bench).pinned_slots == 40
     assert sum(view.pinned_slots for view in books.values()) == 40

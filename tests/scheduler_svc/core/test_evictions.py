@@ -1,4 +1,4 @@
-"""Each eviction policy frees in an order of its own; tails first, soft pins last, whatever it is."""
+"""Each eviction policy has an order of its own; tails first and soft pins last under any."""
 
 import pytest
 
@@ -145,6 +145,16 @@ def test_cost_forgets_what_was_popular_once_and_lfu_does_not(policy, stays):
         bench.ask(f"new{i}", prompt, 1)
         bench.ask(f"used{i}", [*prompt, 33], 1, no_store=True)
     assert (cached(bench).get("x", 0) == 16) is stays
+
+
+def test_a_prefix_has_the_highest_priority_of_those_that_use_it():
+    bench = Bench(N=64, c=64, eviction_policy="priority")
+    for name, priority in (("a", 0), ("b", 1)):
+        bench.ask(name, [ord(name), *letters(19)], 1, priority=priority)
+    bench.ask("uses a", [ord("a"), *letters(19), 33], 1, priority=2, no_store=True)
+    bench.ask("uses b", [ord("b"), *letters(19), 33], 1, priority=0, no_store=True)
+    bench.ask("needs", [255, *letters(43)], 1, no_store=True)
+    assert cached(bench) == {"a": 20}
 
 
 @POLICIES

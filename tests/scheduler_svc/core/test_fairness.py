@@ -28,7 +28,7 @@ def admissions_before_cold(order, depth, bound):
             bench.submit(f"hot{num_hot}", hot, 4, tenant="hot", priority=1)
             num_hot += 1
         bench.step()
-        if num_hot > 20 * bound:
+        if num_hot > 5 * bound:
             return None
     bench.run()
     assert bench.tokens["cold"] == bench.reference(letters(10, seed=99), 3)
@@ -80,15 +80,14 @@ def test_age_lifts_a_cold_request_under_adaptive():
 
 @DEPTHS
 @ORDERS
-@pytest.mark.parametrize("num_long", [1, 3])
-def test_streams_go_on_while_long_prompts_are_computed(order, depth, num_long):  # field case 47
-    bench = Bench(N=4096, c=8, r=6, L=600, depth=depth, waiting_order=order, max_batch_tokens=16)
+def test_streams_go_on_while_long_prompts_are_computed(order, depth):  # field case 47
+    bench = Bench(N=1024, c=8, r=6, L=600, depth=depth, waiting_order=order, max_batch_tokens=16)
     use_timed_engine(bench, base_ns=MS, per_row_ns=MS // 10, per_token_ns=MS)
-    bench.submit("stream", letters(5), 100)
+    bench.submit("stream", letters(5), 60)
     while len(bench.tokens["stream"]) < 10:
         bench.step()
-    for i in range(num_long):
-        bench.submit(f"long{i}", letters(400, seed=i + 1), 2, workload="longform")
+    for i in range(3):
+        bench.submit(f"long{i}", letters(200, seed=i + 1), 2, workload="longform")
     clock_ns, last_ns, gaps = 0, 0, []
     while "stream" not in bench.endings:
         before = len(bench.tokens["stream"])
@@ -100,10 +99,10 @@ def test_streams_go_on_while_long_prompts_are_computed(order, depth, num_long): 
     chunk_step_ns = MS + MS // 10 + 16 * MS
     assert max(gaps) <= 3 * chunk_step_ns
     assert max(gaps) <= chunk_step_ns, "in fact one step"
-    assert bench.tokens["stream"] == bench.reference(letters(5), 100)
+    assert bench.tokens["stream"] == bench.reference(letters(5), 60)
     bench.run()
-    for i in range(num_long):
-        assert bench.tokens[f"long{i}"] == bench.reference(letters(400, seed=i + 1), 2)
+    for i in range(3):
+        assert bench.tokens[f"long{i}"] == bench.reference(letters(200, seed=i + 1), 2)
 
 
 # --- 49: short ones behind a long one ---------------------------------------------------------
@@ -130,7 +129,9 @@ def test_short_prompts_pass_a_long_one(order, depth):  # field case 49
 
 @pytest.mark.parametrize("order", FAIR)
 def test_a_long_prompt_advances_while_short_ones_keep_coming(order):  # field case 49
-    bench = Bench(N=1024, c=16, r=4, L=600, waiting_order=order, most_passes=20, max_batch_tokens=24)
+    bench = Bench(
+        N=1024, c=16, r=4, L=600, waiting_order=order, most_passes=20, max_batch_tokens=24
+    )
     bench.submit("long", letters(400), 1)
     num_short = 0
     while "long" not in bench.endings:
@@ -145,8 +146,7 @@ def test_a_long_prompt_advances_while_short_ones_keep_coming(order):  # field ca
 
 # --- 50: a policy that silently equals another ------------------------------------------------
 
-# (cached of the stem, own tokens, max_tokens, priority, tenant).  The stem of 60 is warm, and its
-# first 20 branch once more; x was served least and z most.
+# (cached of the stem, own tokens, max_tokens, priority, tenant)
 SIX = {
     "a": (0, 100, 20, 1, "z"),
     "b": (20, 10, 80, 0, "z"),
@@ -179,7 +179,15 @@ def start_order(order, *, set_late=False):
 
 
 START_ORDERS = {
+    "adaptive": "ecbdfa",  # cached - uncached / 2: 42.5, 40, 15, 0, -6, -50
     "fcfs": "abcdef",
+    "lpm": "cebdaf",  # cached: 60, 45, 20, 20, 0, 0
+    "hrrn": "ecbadf",  # seconds of age / tokens needed: 1/10, 3/50, 4/90, 5/120, 2/80, 0/72
+    "dfs_weight": "bcedaf",  # b is first on the stem and forks it; then the heavier fork first
+    "lof": "bfdace",
+    "priority": "dfcabe",
+    "random": "bdafec",
+    "vtc": "cdeabf",  # y has 40, x 61 and z 200; c brings y above x, and d brings x above y
 }
 
 

@@ -5,6 +5,7 @@ from array import array
 import pytest
 
 from scheduler_svc.core.messages import Ending, PinLevel
+from scheduler_svc.core.page_pool import Owner
 from scheduler_svc.core.radix_node import PrefixKey
 from tests.scheduler_svc.core.harness import Bench
 from tests.scheduler_svc.core.test_prefix_cache import letters
@@ -39,11 +40,28 @@ class Bank(Bench):
         key = PrefixKey.of(request.namespace, whole, len(whole), self.config.page_size)
         return self.core.state.tree.peek(key)
 
-    def fill(self, num_free, request):
-        """Takes free pages away until so many are left, as a running request would."""
+    def settle(self):
+        """Answers all plans; goes on until a stream needs a page for its next token."""
+        while True:
+            while self.sent:
+                self.answer()
+            if self.wanting():
+                return
+            assert self.schedule()
+
+    def wanting(self):
+        """Streams that need a page for their next token."""
+        return [
+            request
+            for request in self.core.state.decoding.values()
+            if request.num_computed == len(request.pages) * self.config.page_size
+        ]
+
+    def fill(self, num_free):
+        """Gives a prompt that is part-way all free pages but so many."""
+        hoard = next(iter(self.core.state.prefilling.values()))
         pool = self.core.state.pool
-        taken = pool.take(pool.num_free - num_free)
-        request.pages.extend(taken)
+        hoard.pages.extend(pool.take(pool.num_free - num_free))
 
 
 @PAGES
@@ -66,18 +84,25 @@ def test_all_frees_nothing_by_itself(page_size, depth):
     assert other.num_retractions == 0
 
 
+def full_pool(bench, num_free):
+    """A victim, three more streams, and a prompt part-way; so many pages are free."""
+    victim = bench.start("a", letters(20), 100, outputs=30)
+    for i in range(1, 4):
+        bench.start(f"b{i}", letters(9, seed=i), 100)
+    bench.submit("hoard", letters(200, seed=7), 5)
+    bench.step()
+    bench.settle()
+    bench.fill(num_free)
+    return victim
+
+
 @DEPTHS
 @pytest.mark.parametrize("keep", ["partial", "all"])
 def test_all_lets_eviction_choose_and_partial_spares_what_is_colder(keep, depth):
-    """A cold prefix lies in the tree, the pool is full, and three streams must grow."""
     cold = letters(24, seed=9)
-    bench = Bank(N=400, r=8, depth=depth, retraction_keep=keep, **TO_THE_LAST)
+    bench = Bank(N=600, r=8, depth=depth, retraction_keep=keep, **TO_THE_LAST)
     bench.ask("cold", cold, 1)
-    victim = bench.start("a", letters(20), 100, outputs=30)
-    others = [bench.start(f"b{i}", letters(9, seed=i), 100) for i in range(1, 4)]
-    while bench.sent:
-        bench.answer()
-    bench.fill(0, others[0])
+    victim = full_pool(bench, 0)
     computed = victim.num_computed
     kept = bench.cut(victim)
     assert bench.schedule(), "the streams took a slot each"
@@ -89,24 +114,20 @@ def test_all_lets_eviction_choose_and_partial_spares_what_is_colder(keep, depth)
         assert bench.kept(cold, victim) == 24 - 3, "the coldest went"
 
 
+@PAGES
 @DEPTHS
-def test_partial_frees_the_deficit_from_the_tail_page_by_page(depth):
-    for num_free, streams in ((0, 3), (1, 3), (2, 3), (3, 3), (9, 3)):
-        bench = Bank(N=400, p=4, r=8, depth=depth, **TO_THE_LAST)
-        victim = bench.start("a", letters(20), 100, outputs=30)
-        others = [bench.start(f"b{i}", letters(9, seed=i), 100) for i in range(1, streams + 1)]
-        while bench.sent:
-            bench.answer()
-        assert len(bench.core.state.decoding) == streams + 1
-        bench.fill(num_free, others[0])
-        computed = victim.num_computed
-        kept = bench.cut(victim)
-        deficit = max(0, streams - num_free)
-        # The page it had begun is nobody's and comes back first, so it counts as free.
-        begun = 1 if computed % 4 else 0
-        assert kept == computed // 4 - max(0, deficit - begun), (num_free, kept, computed)
-        bench.run()
-        assert bench.tokens["a"] == bench.reference(letters(20), 100)
+@pytest.mark.parametrize("num_free", [0, 1, 2, 3, 9])
+def test_partial_frees_the_deficit_from_the_tail_page_by_page(page_size, depth, num_free):
+    bench = Bank(N=600, p=page_size, r=8, depth=depth, **TO_THE_LAST)
+    victim = full_pool(bench, num_free)
+    num_wanted = sum(request is not victim for request in bench.wanting())
+    computed = victim.num_computed
+    kept = bench.cut(victim)
+    # The page it had begun is not in the tree and comes back first.
+    begun = 1 if computed % page_size else 0
+    assert kept == computed // page_size - max(0, num_wanted - num_free - begun)
+    bench.run()
+    assert bench.tokens["a"] == bench.reference(letters(20), 100)
 
 
 @PAGES
@@ -203,3 +224,31 @@ def test_after_a_flush_nothing_is_kept(keep, depth):
     assert bench.cut(victim) == 0
     bench.run()
     assert bench.tokens["a"] == bench.reference(letters(20), 40)
+
+
+@DEPTHS
+@pytest.mark.parametrize("keep", ["partial", "all"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_partial_keeps_a_victim_longer_than_who_has_finished(keep, depth, cancelled):
+    """It is sure to return, and they are not, though they were used later."""
+    bench = Bank(N=200, r=2, depth=depth, retraction_keep=keep)
+    victim = bench.start("a", letters(40), 100, outputs=5)
+    bench.submit("later", letters(30, seed=1), 2)
+    while "later" not in bench.endings:
+        assert bench.step()
+    kept = bench.cut(victim)
+    tree, state = bench.core.state.tree, bench.core.state
+    later = letters(30, seed=1)
+    assert bench.kept(later, victim) == 30
+    # Whatever is matched last is warmest.
+    tree.release(tree.acquire(PrefixKey.of(victim.namespace, array("i", later), 30, 1)))
+    if cancelled:
+        bench.cancel("a")
+    pages = state.kv.take(state.pool.num_free + 20)
+    spared, lost = ("a", "later") if keep == "partial" and not cancelled else ("later", "a")
+    left = {"a": bench.kept(victim.tokens, victim), "later": bench.kept(later, victim)}
+    whole = {"a": kept, "later": 30}
+    assert left[spared] == whole[spared]
+    assert left[lost] < whole[lost]
+    state.pool.give_back(pages, Owner.PRIVATE)
+    bench.run()

@@ -121,7 +121,7 @@ def test_a_pin_ends_with_its_time_and_a_hit_renews_it(level):
     assert view.expires_in_ns == pytest.approx(10 * SECOND, abs=SECOND / 100)
     bench.now_ns += 7 * SECOND
     assert [v.pin_id for v in bench.core.list_pins(bench.now_ns)] == [receipt.pin_id]
-    bench.ask("miss", prompt[:30] + [65], 1)  # only a part of it: no hit
+    bench.ask("miss", [*prompt[:30], 65], 1)  # only a part of it: no hit
     assert bench.core.list_pins(bench.now_ns)[0].hits == 1
     bench.now_ns += 4 * SECOND
     assert not bench.core.list_pins(bench.now_ns)
