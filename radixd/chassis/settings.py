@@ -82,7 +82,7 @@ class Settings(BaseSettings):
         "ratio", description="How much room a new request must find."
     )
     decode_reserve: float = Field(
-        0.2, ge=0, le=1, description="Of ratio: share of the tokens to come that is kept free."
+        0.1, ge=0, le=1, description="Of ratio: share of the tokens to come that is kept free."
     )
     length_quantile: float = Field(
         0.9, gt=0, le=1, description="Of quantile: share of finished requests it covers."

@@ -81,7 +81,7 @@ class SchedulerConfig:
     """Of the order and the victims named `random`."""
     admission_estimate: str = "ratio"
     """See core.admission."""
-    decode_reserve: float = 0.2
+    decode_reserve: float = 0.1
     """Of `ratio`: the share of the tokens still to come that admission keeps free, at least."""
     length_quantile: float = 0.9
     """Of `quantile`: the share of finished requests whose length the estimate covers."""

@@ -20,10 +20,9 @@ class Bench:
 
     def __init__(self, *, N=256, p=1, c=8, r=4, L=256, model=None, depth=2, wire=False, **config):
         config.setdefault("max_batch_tokens", max(4 * c, r))
+        config.setdefault("chunk_size", c)
         self.model = model or FakeModel()
-        self.config = SchedulerConfig(
-            page_size=p, chunk_size=c, max_running=r, pipeline_depth=depth, **config
-        )
+        self.config = SchedulerConfig(page_size=p, max_running=r, pipeline_depth=depth, **config)
         self.engine = FakeEngine(self.model, num_slots=N, max_rows=max(r, 1), max_length=L)
         self.core = Scheduler(self.config, self.engine.hello())
         self.sent: deque[BatchPlan] = deque()

@@ -32,6 +32,10 @@ POLICIES = st.fixed_dictionaries(
         "high_watermark": st.sampled_from([0.8, 0.95, 1.0]),
         "low_watermark": st.sampled_from([0.0, 0.5, 0.8]),
         "prefill_share": st.sampled_from([0.1, 1.0]),
+        "max_batch_tokens": st.sampled_from([1, 4, 12]),
+        "chunk_size": st.sampled_from([1, 3, 8]),
+        "itl_target_ms": st.sampled_from([0.0, 1.0]),
+        "pin_budget": st.sampled_from([0.0, 0.5, 1.0]),
     }
 )
 
@@ -42,21 +46,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         page_size=st.sampled_from([1, 4, 16]),
         num_slots=st.sampled_from([16, 32, 48]),
-        chunk_size=st.sampled_from([1, 3, 8]),
         depth=st.sampled_from([1, 2]),
         policies=POLICIES,
     )
-    def start(self, page_size, num_slots, chunk_size, depth, policies):
+    def start(self, page_size, num_slots, depth, policies):
         self.bench = Bench(
             N=num_slots,
             p=page_size,
-            c=chunk_size,
             r=4,
             L=64,
             model=MODEL,
             depth=depth,
             wire=True,
-            max_batch_tokens=12,
             max_waiting=12,
             tenants=TENANTS,
             public_domains=("public",),
@@ -132,7 +133,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(views) == len(core.state.live)
         for request_id in core.state.live:
             assert core.explain(request_id, now_ns).summary
-        assert sum(core.waiting_by_reason().values()) == core.num_waiting
+        reasons = [view.waiting_reason.name for view in views if view.waiting_reason]
+        found = {name: num for name, num in core.waiting_by_reason().items() if num}
+        assert found == {name: reasons.count(name) for name in reasons}
+        ranks = [core.explain(r.request_id, now_ns).rank for r in core.state.waiting.requests()]
+        assert sorted(ranks) == list(range(1, core.num_waiting + 1))
+        books, counters = core.tenant_books().values(), core.counters()
+        for name in ("prompt_tokens", "computed_tokens", "recomputed_tokens", "retractions"):
+            assert sum(getattr(view, name) for view in books) == counters[name], name
 
     @rule(pick=st.integers(0, 50))
     def cancel(self, pick):
