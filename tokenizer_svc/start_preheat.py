@@ -101,6 +101,7 @@ class StartPreheat:
             total=len(results),
             failed=sum(bool(result.error) for result in results),
             pinned=sum(bool(result.pin_id) for result in results),
+            pin_problems=sum(bool(result.pin_error) for result in results),
             tokens=sum(result.num_tokens for result in results if not result.error),
             computed_tokens=sum(result.computed_tokens for result in results),
             seconds=round(time.monotonic() - started_s, 3),

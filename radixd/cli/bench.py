@@ -41,6 +41,8 @@ def bench(
 ) -> None:
     """Measure a workload; takes every option of `radixd up` for the services it starts.
 
+    Empties the server's cache before each run, and removes its pins.
+
     `radixd bench core` measures the scheduler core alone.
     """
     work = load_workload(workload.value)

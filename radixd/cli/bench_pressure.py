@@ -39,7 +39,10 @@ class PressureOptions:
 
 @takes(PressureOptions)
 def pressure(options: PressureOptions) -> None:
-    """Ask for twice what the pool can hold, for a while; made for `up --fake-worker`."""
+    """Ask for twice what the pool can hold, for a while; made for `up --fake-worker`.
+
+    Empties the server's cache first, and removes its pins.
+    """
     target = options.target or default_target()
     with Client(target, api_key=options.api_key) as client:
         stats = client.stats()

@@ -85,11 +85,16 @@ def parse_target(text: str) -> str:
     return f"{prefix}{host}:{port}"
 
 
-def explain(error: grpc.RpcError, target: str) -> CommandError:
-    """What a failed call means, in one line; details come from google.rpc.Status."""
+def explain(error: grpc.RpcError, target: str, *, has_answered: bool = False) -> CommandError:
+    """What a failed call means, in one line; details come from google.rpc.Status.
+
+    `has_answered`: messages came before the failure, so there was a server.
+    """
     code, details = error.code(), str(error.details() or "")
     status = _rich_status(error)
     if status is None:
+        if code is grpc.StatusCode.UNAVAILABLE and has_answered:
+            return CommandError(f"the radixd at {target} went away in the middle of its answer")
         if code is grpc.StatusCode.UNAVAILABLE:
             return CommandError(f"no radixd answers at {target}; start one with `radixd up`")
         if code is grpc.StatusCode.UNIMPLEMENTED:
@@ -239,10 +244,13 @@ class Client:
         self, method: Any, request: Any, timeout_s: float | None
     ) -> Generator[Any, None, None]:
         call = method(request, timeout=timeout_s, metadata=self._metadata)
+        has_answered = False
         try:
-            yield from call
+            for message in call:
+                has_answered = True
+                yield message
         except grpc.RpcError as error:
-            raise explain(error, self.target) from None
+            raise explain(error, self.target, has_answered=has_answered) from None
         finally:
             call.cancel()
 

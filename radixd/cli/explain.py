@@ -70,7 +70,7 @@ def _lines(answer: admin_pb2.ExplainResponse) -> Iterator[tuple[str, str]]:
     cached = f"{view.cached_tokens} from the cache when admitted; " * view.HasField("cached_tokens")
     yield "computed", f"{cached}{view.computed_tokens} in place now, in {view.slots} slots"
     if view.retractions:
-        yield "retracted", f"{view.retractions} times"
+        yield "retracted", "once" if view.retractions == 1 else f"{view.retractions} times"
     if answer.rank:
         uncached = max(0, view.prompt_tokens + view.output_tokens - answer.matched_tokens)
         yield "matched", f"{answer.matched_tokens} tokens, {uncached} to compute"

@@ -42,7 +42,9 @@ class GenerateOptions:
     repetition_penalty: Annotated[float | None, Option(help="Above 1: repeat less.")] = None
     presence_penalty: Annotated[float | None, Option(help="Off what occurred.")] = None
     frequency_penalty: Annotated[float | None, Option(help="Off for each occurrence.")] = None
-    logprobs: Annotated[int | None, Option(help="With so many alternatives a token.")] = None
+    logprobs: Annotated[
+        int | None, Option(help="With so many alternatives a token; --json shows them.")
+    ] = None
     stop: Annotated[list[str], Option(help="Text that ends the answer; repeatable.")] = field(
         default_factory=list
     )

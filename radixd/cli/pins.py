@@ -12,7 +12,16 @@ from radixd.cli.client import Client, CommandError, default_target
 from radixd.cli.message_json import enum_word, message_dict
 from radixd.cli.options import takes
 from radixd.cli.request import fill
-from radixd.cli.terminal import ApiKey, Json, Target, duration, out, print_json, snippet
+from radixd.cli.terminal import (
+    ApiKey,
+    Json,
+    Target,
+    duration,
+    out,
+    print_json,
+    print_table,
+    snippet,
+)
 
 PIN_LEVELS = admin_pb2.PinLevel.DESCRIPTOR
 
@@ -45,7 +54,7 @@ def pins(options: PinsOptions) -> None:
     elif not listed.pins:
         out.print("nothing is pinned", style="dim")
     else:
-        out.print(_table(listed))
+        print_table(pins_table(listed))
 
 
 def _unpin(client: Client, options: PinsOptions) -> None:
@@ -65,15 +74,21 @@ def _unpin(client: Client, options: PinsOptions) -> None:
         raise typer.Exit(1)
 
 
-def _table(listed: admin_pb2.ListPinsResponse) -> Table:
+def pins_table(listed: admin_pb2.ListPinsResponse) -> Table:
+    """One row a pin, in the order of the list."""
     # Where nobody is named there is nothing to tell apart.
     names = [
         name for name in ("tenant", "cache_domain") if any(getattr(p, name) for p in listed.pins)
     ]
-    table = Table("id", "level", *(name.replace("_", " ") for name in names))
+    table = Table()
+    # `--unpin` takes the whole id: what gives way on a narrow terminal are names and texts.
+    for heading in ("id", "level"):
+        table.add_column(heading, no_wrap=True)
+    for name in names:
+        table.add_column(name.replace("_", " "))
     for heading in ("tokens", "kept", "hits", "expires in"):
-        table.add_column(heading, justify="right")
-    table.add_column("begins with", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("begins with")
     for pin in listed.pins:
         expires = duration(pin.expires_in_ms) if pin.HasField("expires_in_ms") else "never"
         table.add_row(
@@ -82,6 +97,6 @@ def _table(listed: admin_pb2.ListPinsResponse) -> Table:
             *(Text(snippet(getattr(pin, name), 24)) for name in names),
             *(str(number) for number in (pin.num_tokens, pin.kept_tokens, pin.hits)),
             expires,
-            Text(snippet(pin.text, 40)),
+            Text(snippet(pin.text, 40), no_wrap=True, overflow="ellipsis"),
         )
     return table

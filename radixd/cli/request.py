@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from protos.radixd.v1 import inference_pb2
 from radixd.cli.client import CommandError
 
@@ -33,7 +35,20 @@ def fill(message: Any, **values: Any) -> None:
         except UnicodeEncodeError:
             raise CommandError(f"{name}: not valid UTF-8 text") from None
         except (ValueError, TypeError):
-            raise CommandError(f"{name}: {value} is out of range") from None
+            raise CommandError(f"{name}: {value} is {_beyond(message, name)}") from None
+
+
+_INTEGER_RANGES = {
+    FieldDescriptor.TYPE_INT32: "-2147483648..2147483647",
+    FieldDescriptor.TYPE_UINT32: "0..4294967295",
+    FieldDescriptor.TYPE_INT64: "-9223372036854775808..9223372036854775807",
+    FieldDescriptor.TYPE_UINT64: "0..18446744073709551615",
+}
+
+
+def _beyond(message: Any, name: str) -> str:
+    whole = _INTEGER_RANGES.get(message.DESCRIPTOR.fields_by_name[name].type)
+    return f"not in {whole}" if whole else "out of range"
 
 
 def chat_message(role: inference_pb2.Role, content: str) -> inference_pb2.ChatMessage:

@@ -12,7 +12,16 @@ from radixd.cli.client import Client, default_target
 from radixd.cli.message_json import enum_word, message_dict
 from radixd.cli.options import takes
 from radixd.cli.request import fill
-from radixd.cli.terminal import ApiKey, Json, Target, duration, out, print_json, snippet
+from radixd.cli.terminal import (
+    ApiKey,
+    Json,
+    Target,
+    duration,
+    out,
+    print_json,
+    print_table,
+    snippet,
+)
 
 STATES = admin_pb2.RequestState.DESCRIPTOR
 REASONS = admin_pb2.WaitingReason.DESCRIPTOR
@@ -42,7 +51,7 @@ def requests(options: RequestsOptions) -> None:
     if not listed.requests:
         out.print("no request is live", style="dim")
         return
-    out.print(_table(listed))
+    print_table(requests_table(listed))
     if listed.num_left_out:
         out.print(f"{listed.num_left_out} more; --max-requests shows them", style="dim")
 
@@ -54,15 +63,22 @@ def state_of(view: admin_pb2.RequestView) -> str:
     return f"{state}: {reason}" if reason else state
 
 
-def _table(listed: admin_pb2.ListRequestsResponse) -> Table:
-    table = Table("id", "tenant", "state")
+def requests_table(listed: admin_pb2.ListRequestsResponse) -> Table:
+    """One row a request, in the order of the list."""
+    # Where nobody is named there is nothing to tell apart.
+    has_tenants = any(view.tenant for view in listed.requests)
+    table = Table()
+    # `radixd explain` takes the whole id: on a narrow terminal it goes on in the next line.
+    table.add_column("id", overflow="fold", min_width=16)
+    for heading in ("tenant",) * has_tenants + ("state",):
+        table.add_column(heading)
     for heading in ("prompt", "cached", "output", "slots", "retracted", "age"):
         table.add_column(heading, justify="right")
     for view in listed.requests:
         cached = str(view.cached_tokens) if view.HasField("cached_tokens") else "-"
         table.add_row(
-            Text(snippet(view.request_id, 40)),
-            Text(snippet(view.tenant, 24)),
+            Text(snippet(view.request_id, 128)),
+            *(Text(snippet(view.tenant, 24)),) * has_tenants,
             state_of(view),
             str(view.prompt_tokens),
             cached,

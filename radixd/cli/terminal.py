@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from protos.radixd.v1 import inference_pb2
 
@@ -29,6 +30,17 @@ PASSES_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+_WIDE_CHARS = 1000
+"""Of a line that no terminal breaks."""
+
+
+def print_table(table: Table) -> None:
+    """A table on standard output; into a file or a pipe as wide as it is, with nothing cut off."""
+    console = (
+        out if out.is_terminal else Console(highlight=False, width=max(_WIDE_CHARS, out.width))
+    )
+    console.print(table)
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:

@@ -15,7 +15,7 @@ from radixd.cli.message_json import message_dict
 from radixd.cli.terminal import duration, snippet
 
 OWNERS = (
-    ("locked", "magenta", "in the tree, read by live requests"),
+    ("locked", "magenta", "in the tree, read by live requests or pinned hard"),
     ("private", "cyan", "of live requests alone"),
     ("in_flight", "yellow", "given back, still named by a plan"),
     ("evictable", "green", "cached, read by nobody"),

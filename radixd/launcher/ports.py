@@ -43,7 +43,18 @@ def settle_ports(settings: Settings) -> Settings:
         )
     if port == scheduler_port:
         raise InvalidRequest("scheduler_port", f"is {port}, like port; they must differ")
+    _check_metrics_port(settings, port)
     return settings.model_copy(update={"port": port, "scheduler_port": scheduler_port})
+
+
+def _check_metrics_port(settings: Settings, port: int) -> None:
+    """Nobody's default is checked: the scheduler takes a free port where that one is taken."""
+    metrics_port = settings.metrics_port
+    if metrics_port <= 0 or not settings.asks_for("metrics_port"):
+        return
+    if metrics_port == port:
+        raise InvalidRequest("metrics_port", f"is {port}, like port; they must differ")
+    check_port_is_free(settings.scheduler_host, metrics_port, option="metrics_port")
 
 
 def _is_spare(settings: Settings) -> bool:

@@ -29,8 +29,10 @@ from radixd.launcher.stack_readiness import StackReadiness
 
 SCHEDULER, WORKER, FRONT = "scheduler_svc", "gpu_worker", "tokenizer_svc"
 
-FRONT_GRACE_S = 15.0
-"""For streams that are under way; new calls are refused meanwhile."""
+STREAMS_GRACE_S = 10.0
+"""How long the front lets streams finish that are under way; new calls are refused meanwhile."""
+FRONT_GRACE_S = STREAMS_GRACE_S + 5.0
+"""The same, and the front's own end."""
 BACKEND_GRACE_S = 10.0
 BACKEND_GONE_GRACE_S = 1.0
 """For a step that is under way."""
@@ -140,7 +142,8 @@ class Supervisor:
                 self._progress.say(f"{dead.describe_end()}\n{self._why_it_ends(dead)}")
                 return 1
         self._progress.say(
-            f"radixd is stopping: streams have {FRONT_GRACE_S:g} s to finish; Ctrl-C again ends now"
+            f"radixd is stopping: streams have {STREAMS_GRACE_S:g} s to finish; "
+            "Ctrl-C again ends now"
         )
         return 0
 

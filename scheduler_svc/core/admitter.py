@@ -22,6 +22,9 @@ MOST_PREFIX_SLOTS = 4 << 20
 """Slots of cached prefixes that one plan names for new rows, give or take one request: a plan
 must fit a message."""
 
+MOST_HELD_A_STEP = 256
+"""Twins found waiting in one step, so that a thousand that come at once hold up no stream."""
+
 
 class Admitter:
     """One step's admissions."""
@@ -31,6 +34,7 @@ class Admitter:
         self._kv = state.kv
         self._facts = facts
         self._reliever = reliever
+        self._num_held = 0
         self._may_cut_back = False
         """The candidate's tenant is guaranteed the room: others are cut back for it."""
         self.outputs: list[Output] = []
@@ -49,6 +53,8 @@ class Admitter:
             if self._step_is_full(request, budget()) or prefix_slots > MOST_PREFIX_SLOTS:
                 return
             if self._is_held_or_ended(request):
+                if self._num_held == MOST_HELD_A_STEP:
+                    return
                 continue
             if not self._admit_one(request):
                 return
@@ -89,15 +95,16 @@ class Admitter:
 
     def _is_twin(self, request: Request) -> bool:
         state = self._state
-        leader = state.twins.leader_of(request, self._facts.cached_tokens(request))
-        if leader is None:
+        found = state.twins.leader_of(request, self._facts.cached_tokens(request))
+        if found is None:
             return False
+        leader, num_shared = found
         # Preheats and those that ran before are not held: they come up again in each step.
         if not request.is_preheat and not request.admitted_tick:
-            detail = f"for {leader.request_id}"
-            if request.events[-1][1:] != ("twin_held", detail):  # once, not for each chunk
-                request.note(state.now_ns, "twin_held", detail)
-            state.waiting.hold(request, leader.request_id)
+            if request.events[-1].name != "twin_held":  # once, however many lead it
+                request.note(state.now_ns, "twin_held", f"{num_shared} tokens shared")
+            state.waiting.hold(request, leader.request_id, num_shared)
+            self._num_held += 1
         return True
 
     def _is_above_cap(self, request: Request) -> bool:
@@ -111,7 +118,7 @@ class Admitter:
         cached = (self._facts.cached_tokens(request) if found is None else found) // size
         needed = self._kv.num_pages(request.num_tokens + growth) - cached
         held, cap = self._facts.held_pages(tenant), self._facts.cap_pages(tenant)
-        if held + needed <= cap:
+        if held + needed <= cap or cap == self._state.pool.num_pages:
             return False
         if held:
             self._state.capped[tenant] = None
@@ -127,7 +134,7 @@ class Admitter:
         self._kv.attach(request)
         # A hard pin takes what is cached, and so promised to those that run, out of their reach.
         is_free = request.submission.pin is not PinLevel.HARD or self._fits(request)
-        if request.is_preheat and is_free and not state.tokens_to_prefill(request):
+        if request.is_preheat and is_free and not request.num_to_prefill(self._kv.page_size):
             self.outputs.append(state.end_warm_preheat(request))
             return True
         if self._fits(request):

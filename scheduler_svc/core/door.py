@@ -78,6 +78,10 @@ def _refuse_queue(state: SchedulerState, submission: Submission) -> Output | Non
         limit *= 2  # its client is being served already
     if num_waiting < limit:
         return None
+    # A flood of one tenant must not shut out the others: up to twice the limit, each has a share.
+    num_own = state.waiting.num_waiting_of(submission.tenant)
+    if num_waiting < 2 * limit and num_own * (state.waiting.num_tenants + 1) < limit:
+        return None
     message = f"{num_waiting} requests wait, no more may"
     return _refusal(submission, Ending.REJECTED_QUEUE_FULL, "", message)
 

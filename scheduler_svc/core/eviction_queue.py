@@ -44,7 +44,7 @@ class EvictionQueue:
             node.queued = part
             heap = self._pinned if node.pins else self._heap
             heapq.heappush(heap, (self._rank(node), node.serial, node))
-            if len(self._heap) > self._sweep_at:
+            if len(self) > self._sweep_at:
                 self._sweep()
 
     def pop(self) -> RadixNode | None:
@@ -57,9 +57,9 @@ class EvictionQueue:
         self._pinned.clear()
 
     def _sweep(self) -> None:
-        self._heap = [entry for entry in self._heap if entry[2].parent is not None]
-        heapq.heapify(self._heap)
-        self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
+        self._heap = _swept(self._heap, QUEUED_PLAIN)
+        self._pinned = _swept(self._pinned, QUEUED_PINNED)
+        self._sweep_at = max(_SWEEP_FROM, 2 * len(self))
 
     def _pop(self, heap: list[_Entry], part: int) -> RadixNode | None:
         while heap:
@@ -77,3 +77,13 @@ class EvictionQueue:
                 self.age = rank[0]
             return node
         return None
+
+
+def _swept(heap: list[_Entry], part: int) -> list[_Entry]:
+    """The entries that count, one a node: one that changed parts and came back has several."""
+    valid = {
+        entry[2]: entry for entry in heap if entry[2].queued == part and entry[2].parent is not None
+    }
+    swept = list(valid.values())
+    heapq.heapify(swept)
+    return swept

@@ -29,7 +29,7 @@ _SENTENCES = {
         "it was cut back and returns when its whole need fits: with those that run {needed} "
         "slots more, and {available} can be had"
     ),
-    WaitingReason.TWIN: "request {leader} computes a prefix that it shares",
+    WaitingReason.TWIN: "{leader} computes a prefix that it shares",
     WaitingReason.TENANT_CAP: "its tenant holds as many slots as it may",
     WaitingReason.NO_BUDGET: "the step before was full",
     WaitingReason.PREHEAT: "preheats run when nobody else waits",
@@ -43,8 +43,8 @@ def list_requests(
     """Running requests, then those cut back, then the queue; and how many were left out."""
     requests = [*state.running.values(), *_retracting(state), *state.waiting.requests()]
     wanted = [r for r in requests if tenant in (None, r.submission.tenant)]
-    facts = Facts(state)
-    views = [view_of(state, facts, r, worker_is_here) for r in wanted[:max_requests]]
+    asker = _Asker(state, worker_is_here)
+    views = [view_of(asker, r) for r in wanted[:max_requests]]
     return views, len(wanted) - len(views)
 
 
@@ -56,14 +56,14 @@ def explain(
     if request is None:
         ended = state.ended.find(request_id, tenant)
         return None if ended is None else _explain_ended(state, ended)
-    facts = Facts(state)
-    view = view_of(state, facts, request, worker_is_here)
+    asker = _Asker(state, worker_is_here)
+    view = view_of(asker, request)
     if request.state is State.WAITING:
-        return _explain_waiting(state, facts, request, view)
+        return _explain_waiting(asker, request, view, tenant)
     return Explanation(
         request=view,
         summary=_summary_of_running(request, view),
-        victims=_victims(state, facts),
+        victims=_victims(asker, tenant),
         history=tuple(request.events),
     )
 
@@ -87,13 +87,25 @@ def waiting_by_reason(state: SchedulerState, worker_is_here: bool) -> dict[str, 
     return found
 
 
-def view_of(
-    state: SchedulerState, facts: Facts, request: Request, worker_is_here: bool
-) -> RequestView:
+class _Asker:
+    """One question: the state, and what is looked up once for all requests it is about."""
+
+    def __init__(self, state: SchedulerState, worker_is_here: bool) -> None:
+        self.state = state
+        self.facts = Facts(state)
+        self.worker_is_here = worker_is_here
+        verdict = state.verdict
+        # Without rows nobody is looked at: it is the next one that lacks a row.
+        lacks_row = verdict is not None and not verdict.request_id
+        self.lacks_row = state.waiting.first(self.facts) if lacks_row else None
+
+
+def view_of(asker: _Asker, request: Request) -> RequestView:
     """One live request at a glance."""
+    state = asker.state
     submission, size = request.submission, state.config.page_size
     phase = _phase(state, request)
-    reason = _reason(state, facts, request, worker_is_here) if phase is Phase.WAITING else None
+    reason = _reason(asker, request) if phase is Phase.WAITING else None
     deadline_ns = submission.deadline_ns
     return RequestView(
         request_id=submission.client_request_id or request.request_id,
@@ -132,10 +144,9 @@ def _phase(state: SchedulerState, request: Request) -> Phase:
     return Phase.PREFILL if request.request_id in state.prefilling else Phase.DECODE
 
 
-def _reason(
-    state: SchedulerState, facts: Facts, request: Request, worker_is_here: bool
-) -> WaitingReason:
-    if not worker_is_here:
+def _reason(asker: _Asker, request: Request) -> WaitingReason:
+    state, facts = asker.state, asker.facts
+    if not asker.worker_is_here:
         return WaitingReason.NO_WORKER
     if state.waiting.leader_of(request) is not None:
         return WaitingReason.TWIN
@@ -149,10 +160,8 @@ def _reason(
     verdict = state.verdict
     if verdict is None:
         return WaitingReason.BEHIND_OTHERS
-    named = verdict.request_id == request.request_id
-    # Without rows nobody is looked at: it is the next one that lacks a row.
-    is_next = not verdict.request_id and state.waiting.rank(request, facts) == 1
-    return verdict.reason if named or is_next else WaitingReason.BEHIND_OTHERS
+    stopped = verdict.request_id == request.request_id or request is asker.lacks_row
+    return verdict.reason if stopped else WaitingReason.BEHIND_OTHERS
 
 
 def _stopped_fresh(state: SchedulerState, counts: WaitingCounts) -> WaitingReason | None:
@@ -169,8 +178,9 @@ def _stopped_fresh(state: SchedulerState, counts: WaitingCounts) -> WaitingReaso
 
 
 def _explain_waiting(
-    state: SchedulerState, facts: Facts, request: Request, view: RequestView
+    asker: _Asker, request: Request, view: RequestView, tenant: str | None
 ) -> Explanation:
+    state, facts = asker.state, asker.facts
     size, reason = state.config.page_size, view.waiting_reason
     assert reason is not None
     promise = state.estimate.open(state.running.values(), state.kv)
@@ -188,7 +198,7 @@ def _explain_waiting(
         rows=state.num_rows,
         needed=needed * size,
         available=max(0, available) * size,
-        leader=state.waiting.leader_of(request),
+        leader=_leader(state, request),
     )
     order = WAITING_ORDERS[state.config.waiting_order]
     return Explanation(
@@ -201,7 +211,7 @@ def _explain_waiting(
         needed_slots=needed * size,
         promised_slots=promised * size,
         available_slots=max(0, available) * size,
-        victims=_victims(state, facts),
+        victims=_victims(asker, tenant),
         history=tuple(request.events),
     )
 
@@ -239,9 +249,19 @@ def _explain_ended(state: SchedulerState, ended: Ended) -> Explanation:
     return Explanation(request=view, summary=summary, history=ended.events, ending=ending)
 
 
-def _victims(state: SchedulerState, facts: Facts) -> tuple[VictimView, ...]:
+def _leader(state: SchedulerState, request: Request) -> str:
+    """Whom a twin waits for, by its client's name; of another tenant, nothing is told."""
+    leader = state.live.get(state.waiting.leader_of(request) or "")
+    if leader is None or leader.submission.tenant != request.submission.tenant:
+        return "another request"
+    return f"request {leader.submission.client_request_id or leader.request_id}"
+
+
+def _victims(asker: _Asker, tenant: str | None) -> tuple[VictimView, ...]:
+    state = asker.state
     policy = RETRACTION_POLICIES[state.config.retraction_policy]
-    ordered = victims_in_order(policy, state.running.values(), facts)
+    running = (r for r in state.running.values() if tenant in (None, r.submission.tenant))
+    ordered = victims_in_order(policy, running, asker.facts)
     return tuple(
         VictimView(
             request_id=request.submission.client_request_id or request.request_id, score=score

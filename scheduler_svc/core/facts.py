@@ -14,6 +14,9 @@ from scheduler_svc.core.waiting_order import Standing
 if TYPE_CHECKING:
     from scheduler_svc.core.state import SchedulerState
 
+MOST_AGE_NS = 10_000_000_000
+"""How long predictions are believed without a step to learn from."""
+
 
 class Facts:
     """The facts of one step, for orders of waiting and for the choice of victims."""
@@ -131,7 +134,10 @@ class Facts:
 
     def time_to_first_token_ns(self, request: Request) -> int:
         """Predicted time to compute what the tree lacks of its prompt, if it began now; 0 while
-        nothing is known."""
+        nothing is known, or nothing was learned for some time: whoever is refused teaches nothing,
+        and the machine may be quicker by now."""
+        if self.now_ns - self._state.last_step_ns > MOST_AGE_NS:
+            return 0
         owed = request.num_tokens - self.cached_tokens(request)
         # One prompt gets at most its chunk of a step, and a step takes its base whoever is in it.
         num_steps = ceil(owed / chunk_of(self.config, request))
@@ -149,7 +155,7 @@ class Facts:
         if state.waiting.num_fresh > len(state.free_rows):
             return False
         promised = self.promise.pages_ahead(None)
-        needed = sum(kv.num_pages(len(r.tokens)) for r in state.waiting.requests())
+        needed = sum(kv.num_pages(len(r.tokens)) for r in state.waiting.unpreheated())
         return needed + promised <= kv.num_available_pages - state.headroom_pages
 
     def _add_up(self) -> dict[str, int]:

@@ -32,6 +32,5 @@ class PendingRemap(NamedTuple):
     """A row that must learn its new slots with the next plan."""
 
     request: Request
-    row: int
     first_page: int
     num_pages: int

@@ -7,7 +7,7 @@ hard pin holds a lease like a running request, within a budget.  Knows tree and 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from scheduler_svc.core.messages import PinLevel, PinReceipt
 from scheduler_svc.core.pin import Pin
@@ -18,6 +18,8 @@ from scheduler_svc.core.views import PinView
 _NOWHERE = Namespace("", "", "", "", "")
 NUM_FIRST_TOKENS = 32
 MOST_PINS = 4096
+MOST_PINS_OF_ONE = 512
+"""Of one tenant, so that nobody takes all there may be."""
 
 
 class PinBook:
@@ -61,8 +63,12 @@ class PinBook:
         message = ""
         if level is PinLevel.HARD:
             num_pages, message = self._afford(key, num_pages, tenant)
-        if known is None and len(self._pins) >= MOST_PINS:
-            num_pages, message = 0, f"there are {MOST_PINS} pins, no more may be"
+        if known is None:
+            num_own = sum(pin.tenant == tenant for pin in self._pins.values())
+            if num_own >= MOST_PINS_OF_ONE:
+                num_pages, message = 0, f"the tenant has {num_own} pins, no more may be"
+            elif len(self._pins) >= MOST_PINS:
+                num_pages, message = 0, f"there are {MOST_PINS} pins, no more may be"
         if not num_pages:
             if known is not None:
                 del self._pins[known.pin_id]
@@ -130,15 +136,15 @@ class PinBook:
 
     def num_hard_pages(self, tenant: str | None = None) -> int:
         """Pages that hard pins hold, stems that several share counted once."""
-        seen: dict[RadixNode, None] = {}
+        return _num_pages(p for p in self._pins.values() if tenant in (None, p.tenant))
+
+    def num_hard_pages_by(self, name_of: Callable[[str], str]) -> dict[str, int]:
+        """The same by a name of each tenant."""
+        named: dict[str, list[Pin]] = {}
         for pin in self._pins.values():
-            if pin.lease is None or tenant not in (None, pin.tenant):
-                continue
-            climber: RadixNode | None = pin.lease.node
-            while climber is not None and climber not in seen:
-                seen[climber] = None
-                climber = climber.parent
-        return sum(len(node.pages) for node in seen)
+            if pin.lease is not None:
+                named.setdefault(name_of(pin.tenant), []).append(pin)
+        return {name: _num_pages(pins) for name, pins in named.items()}
 
     def views(self, now_ns: int, tenant: str | None = None) -> list[PinView]:
         """Every pin of a tenant (None: of all), oldest first."""
@@ -217,3 +223,14 @@ class PinBook:
             hits=pin.hits,
             first_token_ids=array("i", pin.tokens[: NUM_FIRST_TOKENS * TOKEN_BYTES]),
         )
+
+
+def _num_pages(pins: Iterable[Pin]) -> int:
+    """Pages that these pins hold, each once."""
+    seen: dict[RadixNode, None] = {}
+    for pin in pins:
+        climber: RadixNode | None = None if pin.lease is None else pin.lease.node
+        while climber is not None and climber not in seen:
+            seen[climber] = None
+            climber = climber.parent
+    return sum(len(node.pages) for node in seen)

@@ -92,8 +92,8 @@ class PlanBuilder:
                 start=first_page * size,
                 slots=state.kv.slots(request, first_page * size, (first_page + num_pages) * size),
             )
-            for request, row, first_page, num_pages in state.remaps
-            if request.state is State.RUNNING and request.row == row
+            for request, first_page, num_pages in state.remaps
+            if request.state is State.RUNNING
         )
         plan = BatchPlan(
             step_id=state.next_step_id,

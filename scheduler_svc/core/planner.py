@@ -111,7 +111,7 @@ class Planner:
 
     def _extend(self, request: Request) -> None:
         """Gives a prompt as much of the step as it may have."""
-        owed = self._state.tokens_to_prefill(request)
+        owed = request.num_to_prefill(self._kv.page_size)
         num_tokens = min(owed, chunk_of(self._state.config, request), self._budget)
         if num_tokens > 1 and not self._kv.grow(request, request.num_computed + num_tokens):
             room = (len(request.pages) + self._kv.num_available_pages) * self._kv.page_size
@@ -136,8 +136,8 @@ class Planner:
 
     def _unblock(self) -> bool:
         """Nothing could be planned: if nothing is in flight either, somebody must give way."""
-        state = self._state
-        if state.in_flight or not any(map(state.tokens_wanted, state.running.values())):
+        size, running = self._kv.page_size, self._state.running.values()
+        if self._state.in_flight or not any(request.num_wanted(size) for request in running):
             return False
         self.outputs += self._reliever.unblock()
         return True

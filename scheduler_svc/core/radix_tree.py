@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from scheduler_svc.core.eviction import EvictionRank
 from scheduler_svc.core.eviction_queue import EvictionQueue
-from scheduler_svc.core.histogram import Histogram
+from scheduler_svc.core.page_lives import PageLives
 from scheduler_svc.core.page_pool import Owner, PagePool
 from scheduler_svc.core.radix_node import (
     NO_CHILDREN,
@@ -31,8 +31,15 @@ from scheduler_svc.core.radix_node import (
 class RadixTree:
     """Prefixes by namespace; every page in it is owned by exactly one node."""
 
-    def __init__(self, pool: PagePool, page_size: int, rank: EvictionRank) -> None:
+    def __init__(
+        self,
+        pool: PagePool,
+        page_size: int,
+        rank: EvictionRank,
+        lives: PageLives | None = None,
+    ) -> None:
         self._pool = pool
+        self._lives = lives or PageLives()
         self._page_bytes = page_size * TOKEN_BYTES
         self._queue = EvictionQueue(rank)
         self._roots: dict[Namespace, RadixNode] = {}
@@ -47,12 +54,6 @@ class RadixTree:
         self.num_locked_pages = 0
         self.num_evicted_pages = 0
         """Monotone: pages evicted since the start."""
-        self.lifetimes_ms = Histogram()
-        """Of evicted pages: from their insertion."""
-        self.idle_ms = Histogram()
-        """Of evicted pages: from their last use."""
-        self.reuse_gaps_ms = Histogram()
-        """Of matches: from the use before."""
 
     # --- looking up ---------------------------------------------------------------------------
 
@@ -61,17 +62,22 @@ class RadixTree:
         root = self._roots.get(key.namespace)
         return 0 if root is None else self._walk(root, key.tokens, 0)[2]
 
+    def find(self, key: PrefixKey) -> RadixNode | None:
+        """The node that ends exactly where `key` does, if there is one."""
+        root = self._roots.get(key.namespace)
+        if root is None:
+            return None
+        node, inside, matched = self._walk(root, key.tokens, 0)
+        ends_here = inside == len(node.pages) and matched * self._page_bytes == len(key.tokens)
+        return node if ends_here else None
+
     def match_path(self, key: PrefixKey) -> tuple[int, ...]:
         """Serial numbers of the nodes of the longest match, from the stem down."""
         root = self._roots.get(key.namespace)
         if root is None:
             return ()
-        serials: list[int] = []
-        climber = self._walk(root, key.tokens, 0)[0]
-        while climber.parent is not None:
-            serials.append(climber.serial)
-            climber = climber.parent
-        return tuple(reversed(serials))
+        path = self._walk(root, key.tokens, 0)[0].path()
+        return tuple(node.serial for node in reversed(path))
 
     def acquire(self, key: PrefixKey) -> Lease:
         """Locks the longest match and returns its receipt; an empty match is a lease too."""
@@ -85,25 +91,16 @@ class RadixTree:
         node = lease.node
         if node.parent is None:
             return
-        self.reuse_gaps_ms.note(self.now_ms - node.used_ms)
-        node.used_ms = self.now_ms
+        self._lives.note_used(node, self.now_ms)
         node.hits += 1
         if priority > node.priority:
             node.priority = priority
 
     def path_pages(self, lease: Lease) -> array[int]:
         """[lease.num_pages] pages of the whole path of a lease, from the root."""
-        segments: list[array[int]] = []
-        climber: RadixNode | None = lease.node
-        while climber is not None:
-            if climber.pages:
-                segments.append(climber.pages)
-            climber = climber.parent
-        if len(segments) == 1:
-            return segments[0][:]
         pages = array("i")
-        for segment in reversed(segments):
-            pages.extend(segment)
+        for node in reversed(lease.node.path()):
+            pages.extend(node.pages)
         return pages
 
     def num_unheld_pages(self, key: PrefixKey) -> int:
@@ -244,6 +241,11 @@ class RadixTree:
                 yield node
                 stack.extend(reversed(node.children.values()))
 
+    @property
+    def num_roots(self) -> int:
+        """Namespaces with anything in them."""
+        return len(self._roots)
+
     # --- inside -------------------------------------------------------------------------------
 
     def _root(self, namespace: Namespace) -> RadixNode:
@@ -342,8 +344,7 @@ class RadixTree:
 
     def _evict_from(self, node: RadixNode, num_pages: int) -> int:
         num_pages = min(num_pages, len(node.pages))
-        self.lifetimes_ms.note(self.now_ms - node.created_ms, num_pages)
-        self.idle_ms.note(self.now_ms - node.used_ms, num_pages)
+        self._lives.note_evicted(node, num_pages, self.now_ms)
         self.num_evicted_pages += num_pages
         self._trim(node, num_pages)
         return num_pages

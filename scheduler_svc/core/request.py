@@ -45,6 +45,7 @@ class Request:
     __slots__ = (
         "admitted_tick",
         "arrival",
+        "asked",
         "cached_tokens",
         "end_tokens",
         "events",
@@ -82,6 +83,8 @@ class Request:
         now_ns: int,
         eos_token_ids: tuple[int, ...] = (),
     ) -> None:
+        self.asked = submission
+        """As it came; a worker with another length clips it anew."""
         self.submission = submission
         self.request_id = submission.request_id
         """The id its submitter chose."""
@@ -150,6 +153,19 @@ class Request:
     def num_acked(self) -> int:
         """Positions whose computation the worker has reported."""
         return self.num_computed - self.num_unacked
+
+    def num_to_prefill(self, page_size: int) -> int:
+        """Tokens of its prompt, or of what was cut back, still to be computed; of a preheat, in
+        whole pages."""
+        if self.is_preheat:
+            return self.num_prompt - self.num_prompt % page_size - self.num_computed
+        return self.num_owed
+
+    def num_wanted(self, page_size: int) -> int:
+        """Tokens it wants computed now, when it runs; 0 when it only waits for results."""
+        if self.is_preheat or self.num_left > 0:
+            return self.num_to_prefill(page_size)
+        return 0
 
     @property
     def is_preheat(self) -> bool:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 
 from protos.plan import BatchResult, LogprobColumns
-from scheduler_svc.core.in_flight import PlanInFlight
+from scheduler_svc.core.in_flight import PendingRemap, PlanInFlight
 from scheduler_svc.core.messages import Ending, Output
 from scheduler_svc.core.request import Request, State
 from scheduler_svc.core.state import SchedulerState
@@ -40,6 +40,7 @@ def check_result(state: SchedulerState, result: BatchResult) -> None:
 def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
     """Takes the answer to the oldest plan in flight, which was checked."""
     plan = state.in_flight.popleft()
+    state.last_step_ns = state.now_ns
     state.step_time.note(len(plan.decodes), plan.num_prefill_tokens, result.forward_ns)
     logprobs = _logprobs_by_request(plan, result.logprobs)
     outputs: list[Output] = []
@@ -116,10 +117,13 @@ def _share(state: SchedulerState, request: Request) -> None:
         return
     moved = state.kv.commit(request, state.next_step_id - 1)
     if moved is not None:
-        state.remap(request, *moved)
-    if request.num_acked >= request.num_prompt:
+        state.remaps.append(PendingRemap(request, moved[0], len(moved[1])))
+    assert request.lease is not None
+    if request.num_acked >= request.num_prompt or request.lease.node.dead:
         state.twins.stop_leading(request)
-    state.waiting.release_held(request.request_id)
+        state.waiting.release_held(request.request_id)
+    else:
+        state.waiting.release_held(request.request_id, request.num_acked)
 
 
 def _news(

@@ -69,6 +69,7 @@ class Scheduler:
             now_ns=now_ns,
             eos_token_ids=state.hello.eos_token_ids,
         )
+        request.asked = submission
         request.note(now_ns, "submitted")
         state.num_changes += 1
         state.live[request.request_id] = request
@@ -232,7 +233,7 @@ class Scheduler:
 
     def histograms(self) -> dict[str, HistogramView]:
         """How long pages live, lie idle before they are evicted, and wait for their next use."""
-        return statistics.histograms(self.state.tree)
+        return statistics.histograms(self.state.lives)
 
     def tenant_books(self) -> dict[str, TenantView]:
         """The books of each tenant, of a bounded number by name."""
@@ -283,7 +284,7 @@ class Scheduler:
         """The new worker's length may be shorter: clips what lives, ends what is too long."""
         outputs: list[Output] = []
         for request in list(self.state.live.values()):
-            request.clip(clip(self.state, request.submission))
+            request.clip(clip(self.state, request.asked))
             if request.is_preheat:
                 too_long = request.num_prompt > self.state.hello.max_length
             else:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from protos.plan import Hello, LogprobColumns
-from scheduler_svc.core.admission import ADMISSION_ESTIMATES, AdmissionEstimate, EstimateKnobs
+from scheduler_svc.core.admission import ADMISSION_ESTIMATES, EstimateKnobs
 from scheduler_svc.core.books import Books
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.counters import Counters
@@ -22,8 +22,10 @@ from scheduler_svc.core.in_flight import PendingRemap, PlanInFlight
 from scheduler_svc.core.kv_cache import KVCache
 from scheduler_svc.core.memory_of_ended import MemoryOfEnded
 from scheduler_svc.core.messages import Ending, Output, PinLevel, PinReceipt
+from scheduler_svc.core.page_lives import PageLives
 from scheduler_svc.core.page_pool import PagePool
 from scheduler_svc.core.pins import PinBook
+from scheduler_svc.core.radix_node import PrefixKey
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.request import Request, State
 from scheduler_svc.core.step_time import StepTimeModel
@@ -55,9 +57,12 @@ class SchedulerState:
         """Time of the present call."""
         self.counters = Counters()
         self.books = Books()
+        self.lives = PageLives()
         self.ledger = TenantLedger({n: p.weight for n, p in config.tenants.items()})
         self.step_time = StepTimeModel()
-        self.estimate = new_estimate(config)
+        self.last_step_ns = 0
+        """When a step was answered last."""
+        self.estimate = ADMISSION_ESTIMATES[config.admission_estimate](_knobs(config))
         self.waiting = WaitingQueue(WAITING_ORDERS[config.waiting_order])
         self.twins = Twins(config.page_size)
         self.ended = MemoryOfEnded()
@@ -94,7 +99,7 @@ class SchedulerState:
         self.num_changes += 1
         self.pool = PagePool(hello.num_slots // page_size)
         rank = EVICTION_POLICIES[self.config.eviction_policy]
-        self.tree = RadixTree(self.pool, page_size, rank)
+        self.tree = RadixTree(self.pool, page_size, rank, self.lives)
         self.kv = KVCache(self.pool, self.tree, page_size)
         self.pins = PinBook(self.tree, page_size, self._pin_budget, self.num_pins_before)
         self.free_rows = list(range(self.num_rows - 1, -1, -1))
@@ -160,19 +165,6 @@ class SchedulerState:
         """Those that run, by id: prompts part-way by admission, then streams."""
         return self.prefilling | self.decoding
 
-    def tokens_to_prefill(self, request: Request) -> int:
-        """Tokens of a prompt, or of what was cut back, that are still to be computed."""
-        if request.is_preheat:
-            size = self.config.page_size
-            return request.num_prompt - request.num_prompt % size - request.num_computed
-        return request.num_owed
-
-    def tokens_wanted(self, request: Request) -> int:
-        """Tokens a running request wants computed now; 0 when it only waits for results."""
-        if request.is_preheat or request.num_left > 0:
-            return self.tokens_to_prefill(request)
-        return 0
-
     def num_wanted_pages(self) -> int:
         """Pages that streams need for their next token."""
         size = self.config.page_size
@@ -200,12 +192,17 @@ class SchedulerState:
         """Fixes `cached_tokens`, once."""
         assert request.lease is not None
         submission = request.submission
-        self.pins.hit(request.lease.node, self.now_ns)
+        if len(self.pins):
+            # A match leaves the last token out; a pin of just this prompt is hit all the same.
+            whole = PrefixKey.of(
+                request.namespace, request.tokens, request.num_prompt, self.config.page_size
+            )
+            self.pins.hit(self.tree.find(whole) or request.lease.node, self.now_ns)
         if request.cached_tokens is not None:
             return
         request.cached_tokens = min(request.num_computed, request.num_prompt)
         self.tree.count_hit(request.lease, submission.priority)
-        self.ledger.serve(submission.tenant, request.num_owed)
+        self.ledger.admit(submission.tenant, request.num_owed)
         if not submission.preheat:
             counts = self.ledger.of(submission.tenant)
             for books in (self.counters, counts):
@@ -266,8 +263,11 @@ class SchedulerState:
         self.ledger.go(request.submission.tenant)
         counter = _COUNTER_OF_ENDING.get(ending, "finished")
         setattr(self.counters, counter, getattr(self.counters, counter) + 1)
-        if counter == "finished" and not request.is_preheat:
-            self.estimate.note_finished(request.num_outputs, request.submission.max_tokens)
+        if request.num_outputs:
+            # Whoever was stopped from outside would have become longer.
+            is_whole = ending in (Ending.STOP, Ending.LENGTH)
+            most = request.submission.max_tokens if is_whole else request.num_outputs
+            self.estimate.note_finished(request.num_outputs, most)
         request.note(self.now_ns, "ended", message or ending.name.lower())
         self.ended.remember(request, ending)
         return Output(
@@ -301,6 +301,8 @@ class SchedulerState:
             self.free_rows.append(request.row)
         if request.is_bound:
             self.freed_rows.append(request.row)
+        # Should it get this very row again, the worker is told all of it anew.
+        self.remaps = [remap for remap in self.remaps if remap.request is not request]
         if request.state is State.RETRACTING:
             self._release_retracted(request)
             request.state = State.WAITING
@@ -310,19 +312,15 @@ class SchedulerState:
             self.kv.release(request)
             request.state = State.GONE
 
-    def remap(self, request: Request, first_page: int, pages: array[int]) -> None:
-        """Part of a running row lives elsewhere now; the worker learns it with the next plan."""
-        self.remaps.append(PendingRemap(request, request.row, first_page, len(pages)))
-
     def take_config(self, config: SchedulerConfig, facts: Facts) -> None:
         """Other policies from now on; what was learned and what is cached stays."""
         before, self.config = self.config, config
         self.num_changes += 1
         facts.config, facts.seed = config, config.policy_seed
         if config.admission_estimate != before.admission_estimate:
-            self.estimate = new_estimate(config)
+            self.estimate = ADMISSION_ESTIMATES[config.admission_estimate](_knobs(config))
         else:
-            self.estimate.tune(EstimateKnobs(config.decode_reserve, config.length_quantile))
+            self.estimate.tune(_knobs(config))
         if config.eviction_policy != before.eviction_policy:
             self.tree.set_rank(EVICTION_POLICIES[config.eviction_policy])
         if config.max_batch_tokens != before.max_batch_tokens:
@@ -341,9 +339,11 @@ class SchedulerState:
             self.twins.stop_leading(request)
             self.waiting.release_held(request.request_id)
         self.prefilling, self.decoding, self.leaving = {}, {}, []
-        for request in self.waiting.requests():
+        for request in [*self.waiting.requests(), *returning]:
             request.kept = None
+            request.peeked_at = -1  # the next tree counts its versions anew
         self.waiting.add_returning(returning)
+        self.step_time = StepTimeModel()  # another worker is another machine
         self.num_evicted_before = self.num_evicted_tokens
         self.num_freed_before = self.num_freed_slots
         self.num_pins_before = self.pins.num_ever
@@ -394,7 +394,5 @@ class SchedulerState:
         return of_all, of_all if policy is None else int(policy.pin_share * of_all)
 
 
-def new_estimate(config: SchedulerConfig) -> AdmissionEstimate:
-    """The admission estimate of a configuration, which has learned nothing yet."""
-    knobs = EstimateKnobs(config.decode_reserve, config.length_quantile)
-    return ADMISSION_ESTIMATES[config.admission_estimate](knobs)
+def _knobs(config: SchedulerConfig) -> EstimateKnobs:
+    return EstimateKnobs(config.decode_reserve, config.length_quantile)

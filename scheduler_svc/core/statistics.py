@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from itertools import islice
 
 from scheduler_svc.core.histogram import Histogram
 from scheduler_svc.core.messages import SlotBooks, TreeNodeView
+from scheduler_svc.core.page_lives import PageLives
 from scheduler_svc.core.radix_node import RadixNode
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.state import SchedulerState
@@ -13,6 +15,8 @@ from scheduler_svc.core.tenant_ledger import TenantCounts
 from scheduler_svc.core.views import EconomyView, HistogramView, TenantView
 
 _GIB = 1 << 30
+MOST_SUMMED = 20_000
+"""Nodes looked at for a dump, as streams wait meanwhile."""
 
 
 def slot_books(state: SchedulerState) -> SlotBooks:
@@ -52,12 +56,12 @@ def economy(state: SchedulerState, now_ns: int) -> EconomyView:
     )
 
 
-def histograms(tree: RadixTree) -> dict[str, HistogramView]:
+def histograms(lives: PageLives) -> dict[str, HistogramView]:
     """In milliseconds, by page."""
     return {
-        "block_lifetime_ms": _histogram(tree.lifetimes_ms),
-        "idle_before_evict_ms": _histogram(tree.idle_ms),
-        "reuse_gap_ms": _histogram(tree.reuse_gaps_ms),
+        "block_lifetime_ms": _histogram(lives.lifetimes_ms),
+        "idle_before_evict_ms": _histogram(lives.idle_ms),
+        "reuse_gap_ms": _histogram(lives.reuse_gaps_ms),
     }
 
 
@@ -75,7 +79,7 @@ def tenant_books(state: SchedulerState) -> dict[str, TenantView]:
     for tenant in state.waiting.waiting_tenants():
         name = ledger.name_of(tenant)
         waiting[name] = waiting.get(name, 0) + state.waiting.num_waiting_of(tenant)
-    pinned = _pinned_pages(state)
+    pinned = state.pins.num_hard_pages_by(ledger.name_of)
     names = dict.fromkeys([*ledger.all(), *running, *waiting, *pinned])
     return {
         name: _tenant_view(
@@ -90,8 +94,11 @@ def tenant_books(state: SchedulerState) -> dict[str, TenantView]:
 
 
 def dump_tree(tree: RadixTree, max_nodes: int) -> tuple[list[TreeNodeView], int]:
-    """At most `max_nodes` nodes, parents first, and how many were left out."""
-    nodes = list(tree.nodes())
+    """At most `max_nodes` nodes, parents first, and how many were left out.
+
+    Hits are summed up over what lies beneath, of the first MOST_SUMMED nodes.
+    """
+    nodes = list(islice(tree.nodes(), max(max_nodes, MOST_SUMMED)))
     hits: dict[RadixNode, int] = {}
     for node in reversed(nodes):  # children before parents: a match counts for all of its path
         hits[node] = hits.get(node, 0) + node.hits
@@ -108,7 +115,7 @@ def dump_tree(tree: RadixTree, max_nodes: int) -> tuple[list[TreeNodeView], int]
         )
         for node in position
     ]
-    return views, len(nodes) - len(views)
+    return views, tree.num_nodes + tree.num_roots - len(views)
 
 
 def _tenant_view(counts: TenantCounts, **gauges: int) -> TenantView:
@@ -121,15 +128,6 @@ def _tenant_view(counts: TenantCounts, **gauges: int) -> TenantView:
         retractions=counts.retractions,
         **gauges,
     )
-
-
-def _pinned_pages(state: SchedulerState) -> dict[str, int]:
-    """Pages of hard pins by the name their tenant is counted under."""
-    pinned: dict[str, int] = {}
-    for tenant in dict.fromkeys(pin.tenant for pin in state.pins if pin.lease is not None):
-        name = state.ledger.name_of(tenant)
-        pinned[name] = pinned.get(name, 0) + state.pins.num_hard_pages(tenant)
-    return pinned
 
 
 def _num_idle_pinned_pages(state: SchedulerState) -> int:

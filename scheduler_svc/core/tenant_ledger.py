@@ -38,6 +38,8 @@ class TenantLedger:
         self._counts: dict[str, TenantCounts] = {}
         self._service: dict[str, float] = {}
         self._num_live: dict[str, int] = {}
+        self._last_admitted = 0.0
+        """Service of the tenant that was admitted last: under the fair order, the least of all."""
 
     def of(self, tenant: str) -> TenantCounts:
         """The counts of a tenant, or of those that are counted together."""
@@ -94,12 +96,18 @@ class TenantLedger:
         weight = self._weights.get(tenant, 1.0)
         self._service[tenant] = self._service.get(tenant, 0.0) + num_tokens / weight
 
+    def admit(self, tenant: str, num_tokens: int) -> None:
+        """A tenant's request begins to compute so many tokens."""
+        self._last_admitted = self.service(tenant)
+        self.serve(tenant, num_tokens)
+
     def come(self, tenant: str) -> None:
         """A request of a tenant is live.  One that was idle does not keep the credit of the time it
         was away: it is lifted to the least of those that are not (Sheng et al. 2024)."""
         num_live = self._num_live.get(tenant, 0)
         if not num_live and self._num_live:
-            least = min(map(self.service, self._num_live))
+            few = len(self._num_live) <= MOST_TENANTS
+            least = min(map(self.service, self._num_live)) if few else self._last_admitted
             self._service[tenant] = max(self.service(tenant), least)
         self._num_live[tenant] = num_live + 1
 
@@ -108,6 +116,6 @@ class TenantLedger:
         self._num_live[tenant] -= 1
         if not self._num_live[tenant]:
             del self._num_live[tenant]
-        if len(self._service) > 16 * MOST_TENANTS:
+        if len(self._service) > 2 * len(self._num_live) + 16 * MOST_TENANTS:
             # Names nobody bounds: whoever is away would be lifted on its return anyway.
             self._service = {name: self._service.get(name, 0.0) for name in self._num_live}

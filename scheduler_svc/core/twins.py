@@ -43,8 +43,9 @@ class Twins:
         if not leaders:
             del self._leaders[stem]
 
-    def leader_of(self, request: Request, cached_tokens: int) -> Request | None:
-        """Who computes enough of what this request still lacks to be worth waiting for."""
+    def leader_of(self, request: Request, cached_tokens: int) -> tuple[Request, int] | None:
+        """Who computes enough of what this request still lacks to be worth waiting for, and how
+        many tokens the two share."""
         if not self._leaders:
             return None
         stem = self._stem(request)
@@ -63,7 +64,7 @@ class Twins:
             shared = pages * self._page_bytes // TOKEN_BYTES
             if shared > most:
                 best, most = leader, shared
-        return best
+        return None if best is None else (best, most)
 
     def _stem(self, request: Request) -> _Stem | None:
         if request.num_prompt < self._stem_tokens:

@@ -20,6 +20,9 @@ REFRESH_PER_STEP = 16
 NEW_PER_STEP = 64
 """Newcomers that get their first key in one step; the others stand behind them until then."""
 
+_SPARE_NEW = 64
+"""So many newcomers that left again may stay in the queue of them."""
+
 CHECKS_PER_PICK = 8
 """Requests looked up in the tree before one is named as the next."""
 
@@ -53,6 +56,8 @@ class WaitingIndex:
         self.order = order
         self._shares: dict[str | None, _Share] = {}
         self._new: deque[Place] = deque()
+        self._num_new = 0
+        """Of these, places that were not removed meanwhile."""
         self._indexed: OrderedDict[int, Place] = OrderedDict()
         """By arrival; the first one is the next to be refreshed."""
         self._set_aside: dict[int, tuple[Place, Hashable]] = {}
@@ -66,16 +71,23 @@ class WaitingIndex:
     def add(self, place: Place) -> None:
         """A newcomer."""
         place.is_new = True
+        self._num_new += 1
         self._new.append(place)
 
     def add_back(self, place: Place) -> None:
         """One that was taken out; it is older than the newcomers."""
         place.is_new = True
+        self._num_new += 1
         self._new.appendleft(place)
 
     def remove(self, place: Place) -> None:
         """Takes one out, wherever it stands."""
-        place.is_new = False
+        if place.is_new:
+            place.is_new = False
+            self._num_new -= 1
+            if len(self._new) > 2 * self._num_new + _SPARE_NEW:
+                # Nobody is taken in while the worker is away, and clients come and go.
+                self._new = deque(dict.fromkeys(each for each in self._new if each.is_new))
         arrival = place.request.arrival
         if place.lane is not None:
             self._leave(place)
@@ -186,6 +198,7 @@ class WaitingIndex:
                 continue
             limit -= 1
             place.is_new = False
+            self._num_new -= 1
             tenant = place.request.submission.tenant
             place.tenant = tenant if tenant in facts.config.tenants else None
             self._indexed[place.request.arrival] = place

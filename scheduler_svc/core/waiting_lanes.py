@@ -22,12 +22,24 @@ WalkKey = tuple[PlaceKey, Key, int]
 class Place:
     """A fresh request and where it stands."""
 
-    __slots__ = ("due", "is_new", "key", "lane", "request", "since", "stamp", "tenant")
+    __slots__ = (
+        "due",
+        "is_new",
+        "key",
+        "lane",
+        "num_shared",
+        "request",
+        "since",
+        "stamp",
+        "tenant",
+    )
 
     def __init__(self, request: Request, due: int) -> None:
         self.request = request
         self.due = due
         """Admissions, counted from the start, from which on its being passed over is counted."""
+        self.num_shared = 0
+        """While it is held: tokens it shares with its leader."""
         self.is_new = False
         """Waits to be given a lane and a key."""
         self.tenant: str | None = None

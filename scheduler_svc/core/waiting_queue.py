@@ -148,18 +148,24 @@ class WaitingQueue:
         if not tally.num:
             del self._tallies[request.submission.tenant]
 
-    def hold(self, request: Request, leader_id: str) -> None:
+    def hold(self, request: Request, leader_id: str, num_shared: int = 0) -> None:
         """A fresh request is no candidate until its leader's are released."""
         place = self._fresh[request.request_id]
+        place.num_shared = num_shared
         self._let_go(place)
         self._index.remove(place)
         self._held.setdefault(leader_id, {})[request.request_id] = place
         self._leaders[request.request_id] = leader_id
         self._tallies[request.submission.tenant].held += 1
 
-    def release_held(self, leader_id: str) -> None:
-        """Its leader has computed what they share, or never will: they are candidates again."""
+    def release_held(self, leader_id: str, num_computed: int | None = None) -> None:
+        """Its leader has computed what they share, or never will (None): they are candidates again.
+
+        Those that share more than `num_computed` tokens go on waiting.
+        """
         held = list(self._held.get(leader_id, {}).values())
+        if num_computed is not None:
+            held = [place for place in held if place.num_shared <= num_computed]
         # By arrival, as each goes before those that were put back earlier.
         for place in sorted(held, key=lambda place: place.request.arrival, reverse=True):
             self._let_go(place)
@@ -243,6 +249,25 @@ class WaitingQueue:
             yield place.request
             if place.lane is not None:
                 self._index.set_aside(place)
+
+    def first(self, facts: WaitingFacts) -> Request | None:
+        """Who comes first by the keys as they stand; for people: it looks at all that wait once."""
+        if self._returned:
+            return self._returned[0]
+        if self._fresh:
+            return min(self._fresh.values(), key=self._index.sort_key(facts)).request
+        return next(iter(self._preheats.values()), None)
+
+    def unpreheated(self) -> Iterator[Request]:
+        """All that wait but preheats."""
+        yield from self._returned
+        for place in self._fresh.values():
+            yield place.request
+
+    @property
+    def num_tenants(self) -> int:
+        """Tenants of whom something waits."""
+        return len(self._tallies)
 
     def rank(self, request: Request, facts: WaitingFacts) -> int:
         """Its place in the queue, 1 is next; for people: it looks at all that wait.

@@ -38,6 +38,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         self.pieces = ["Hel", "lo", "!"]
         self.refusal: tuple[grpc.StatusCode, str, list[Message]] | None = None
         self.bare_error: tuple[grpc.StatusCode, str] | None = None
+        self.breaks_after: int | None = None
+        """Pieces after which the connection breaks, as its client sees it."""
         self.pause_s = 0.0
         self.logprobs: list[inference_pb2.TokenLogprobs] = []
         """Of each piece."""
@@ -56,6 +58,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
             yield from self._fixed_length(request)
             return
         for position, piece in enumerate(self.pieces):
+            if position == self.breaks_after:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             yield inference_pb2.GenerateResponse(
                 request_id="r-1",
                 text=piece,

@@ -171,6 +171,8 @@ def test_top_once_for_people(server: FakeServer, run: Run) -> None:
     assert ran.code == 0, ran.err
     for text in ("tiny", "worker away", "up 1m01s", "25 of 100 in use (25%)", "2 running", "25.0%"):
         assert text in ran.out
+    # What a hard pin holds is locked, and no request need be running.
+    assert "read by live requests or pinned hard" in ran.out
 
 
 def test_the_bar_shows_every_owner_and_fits() -> None:

@@ -94,6 +94,22 @@ def test_nobody_there(run: Run) -> None:
     assert ran.err == "radixd: no radixd answers at 127.0.0.1:1; start one with `radixd up`\n"
 
 
+@pytest.mark.parametrize(
+    ("num_pieces", "complaint"),
+    [
+        (0, "no radixd answers at {}; start one with `radixd up`"),
+        (1, "the radixd at {} went away in the middle of its answer"),
+    ],
+)
+def test_a_server_that_goes_away_was_there(
+    server: FakeServer, run: Run, num_pieces: int, complaint: str
+) -> None:
+    server.inference.breaks_after = num_pieces
+    ran = run("generate", "--prompt", "x", "--target", server.target)
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1] == f"radixd: {complaint.format(server.target)}"
+
+
 def test_a_refusal_is_one_line(server: FakeServer, run: Run) -> None:
     detail = invalid_field("sampling.temperature", "must be a number")
     server.inference.refusal = (

@@ -1,11 +1,15 @@
 """`explain`, `requests`, `pins` and `policy`: what they ask, show and print as JSON."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from protos.radixd.v1 import admin_pb2, policy_pb2
+from radixd.cli.pins import pins_table
 from radixd.cli.policy import FIELDS, read_changes
+from radixd.cli.requests import requests_table
 from tests.cli.conftest import Run
 from tests.cli.fake_server import FakeServer
 
@@ -58,7 +62,7 @@ def test_explain_for_people(server: FakeServer, run: Run) -> None:
         "90 needed, 12 promised to those that run, 40 available",
         "age 65.5, prefix 30",
         "1m05s, deadline in 500ms",
-        "2 times",
+        "retracted   2 times",
         "3, workload code",
         "4.25s ago  twin held  of [b]r-7",
     ):
@@ -74,11 +78,14 @@ def test_explain_of_one_that_runs_or_has_ended(server: FakeServer, run: Run) -> 
     assert "r  decode\n" in shown
     for absent in ("rank", "matched", "history", "cut back first", "retracted", "deadline"):
         assert absent not in shown
+    view.retractions = 1
+    server.admin.explanation = admin_pb2.ExplainResponse(request=view, summary="it decodes")
+    assert "retracted  once" in run("explain", "r", "--target", server.target).out
     view.state, view.cached_tokens = admin_pb2.REQUEST_STATE_ENDED, 5
     server.admin.explanation = admin_pb2.ExplainResponse(request=view, ending="STOP")
     shown = run("explain", "r", "--target", server.target).out
     assert "r  ended\n" in shown
-    assert "ended     stop" in shown
+    assert "ended      stop" in shown
     assert "5 from the cache when admitted" in shown
 
 
@@ -121,6 +128,50 @@ def test_requests(server: FakeServer, run: Run) -> None:
     assert value["num_left_out"] == 4
     run("requests", "--target", server.target)
     assert server.admin.asked[-1].ListFields() == []
+
+
+def test_nothing_is_cut_off_in_a_pipe(
+    server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    view = waiting_view()
+    view.request_id = "r-" + "0123456789abcdef" * 2
+    server.admin.requests.requests.append(view)
+    shown = run("requests", "--target", server.target).out
+    (line,) = (line for line in shown.splitlines() if view.request_id in line)
+    for text in ("acme", "waiting: no slots", "1m05s"):
+        assert text in line, shown
+    server.admin.pins.pins.add(pin_id="pin-12345", level=admin_pb2.PIN_LEVEL_HARD, text="a" * 40)
+    shown = run("pins", "--target", server.target).out
+    (line,) = (line for line in shown.splitlines() if "pin-12345" in line)
+    for text in ("hard", "never", "a" * 40):
+        assert text in line, shown
+
+
+def test_ids_stay_whole_on_a_narrow_terminal() -> None:
+    terminal = Console(width=80, file=io.StringIO(), record=True)
+    view = waiting_view()
+    view.request_id = "0123456789abcdef" * 2
+    terminal.print(requests_table(admin_pb2.ListRequestsResponse(requests=[view])))
+    assert terminal.export_text().count("0123456789abcdef") == 2
+    pin = admin_pb2.Pin(
+        pin_id="pin-12345",
+        level=admin_pb2.PIN_LEVEL_HARD,
+        tenant="a tenant of a long name",
+        num_tokens=123_456,
+        expires_in_ms=56_123,
+        text="a" * 40,
+    )
+    terminal.print(pins_table(admin_pb2.ListPinsResponse(pins=[pin])))
+    (line,) = (line for line in terminal.export_text().splitlines() if "pin-12345" in line)
+    assert ("hard" in line, "123456" in line, "56.12s" in line, "a…" in line) == (True,) * 4
+
+
+def test_requests_of_no_tenant_have_no_column_for_it(server: FakeServer, run: Run) -> None:
+    server.admin.requests.requests.add(request_id="r-0", state=admin_pb2.REQUEST_STATE_DECODE)
+    assert "tenant" not in run("requests", "--target", server.target).out
+    server.admin.requests.requests.append(waiting_view())
+    assert "tenant" in run("requests", "--target", server.target).out
 
 
 def test_no_request_at_all(server: FakeServer, run: Run) -> None:
@@ -224,7 +275,8 @@ def test_policy_changes_all_at_once(server: FakeServer, run: Run) -> None:
         ("zzz=1", "zzz: no such policy; `radixd policy` lists them"),
         ("high_watermark=high", "high_watermark: 'high' is not a number"),
         ("chunk_size=1.5", "chunk_size: '1.5' is not an integer"),
-        ("chunk_size=-1", "chunk_size: -1 is out of range"),
+        ("chunk_size=-1", "chunk_size: -1 is not in 0..4294967295"),
+        ("policy_seed=-1", "policy_seed: -1 is not in 0..18446744073709551615"),
         ("chunk_sizes=256", "chunk_sizes: name the class, as in chunk_sizes.chat=256"),
         ("chunk_sizes.chat=x", "chunk_sizes.chat: 'x' is not a number of tokens"),
         ("chunk_sizes.chat=-1", "chunk_sizes.chat: '-1' is not a number of tokens"),

@@ -112,8 +112,14 @@ def test_prompts_of_every_kind(server: FakeServer, run: Run, tmp_path: Path) -> 
         (["--ids", "1, ,2"], "--ids: '' is not an integer"),
         (["--ids", "1,2,"], "--ids: '' is not an integer"),
         (["--ids", ","], "--ids: '' is not an integer"),
-        (["--prompt", "a", "--seed", str(2**63)], "seed: 9223372036854775808 is out of range"),
-        (["--prompt", "a", "--timeout-ms", "-1"], "timeout_ms: -1 is out of range"),
+        (
+            ["--prompt", "a", "--seed", str(2**63)],
+            "seed: 9223372036854775808 is not in -9223372036854775808..9223372036854775807",
+        ),
+        (
+            ["--prompt", "a", "--timeout-ms", "-1"],
+            "timeout_ms: -1 is not in 0..18446744073709551615",
+        ),
         (["--prompt", "a\udcff"], "text: not valid UTF-8"),
         (["--chat", "a\udcff"], "content: not valid UTF-8"),
         (["--prompt-file", "no-such-file"], "--prompt-file: no-such-file: No such file"),

@@ -18,7 +18,9 @@ from radixd.chassis.settings import Settings
 from radixd.launcher import progress as progress_module
 from radixd.launcher import supervisor as supervisor_module
 from radixd.launcher.files import check_files
+from radixd.launcher.ports import free_ports
 from radixd.launcher.supervisor import Supervisor
+from tokenizer_svc.__main__ import DRAIN_GRACE_S
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = {
@@ -104,7 +106,7 @@ def test_a_start_may_be_limited(monkeypatch):
         launch.supervisor.start()
 
 
-@pytest.mark.parametrize("option", ["port", "scheduler_port"])
+@pytest.mark.parametrize("option", ["port", "scheduler_port", "metrics_port"])
 def test_a_taken_port_is_refused_before_anything_starts(option):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -114,6 +116,19 @@ def test_a_taken_port_is_refused_before_anything_starts(option):
         with pytest.raises(InvalidRequest, match=f"{option}: .*{taken} is already in use"):
             launch.supervisor.start()
     assert launch.supervisor.pids() == {}
+
+
+def test_metrics_do_not_listen_where_callers_do():
+    (port,) = free_ports("127.0.0.1", 1)
+    launch = Launch(port=port, metrics_port=port)
+    with pytest.raises(InvalidRequest, match=f"metrics_port: is {port}, like port; they must"):
+        launch.supervisor.start()
+    assert launch.supervisor.pids() == {}
+
+
+def test_the_time_streams_have_is_the_front_s():
+    assert supervisor_module.STREAMS_GRACE_S == DRAIN_GRACE_S
+    assert supervisor_module.FRONT_GRACE_S > DRAIN_GRACE_S
 
 
 @pytest.mark.parametrize(
@@ -270,7 +285,7 @@ def test_a_signal_ends_it_cleanly(number):
         process.send_signal(number)
         output, _ = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert "radixd is stopping" in output
+        assert "radixd is stopping: streams have 10 s to finish" in output
         assert not any(map(is_alive, pids))
 
 

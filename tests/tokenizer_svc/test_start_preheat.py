@@ -128,7 +128,7 @@ async def test_a_prefix_that_fails_is_told_and_stops_nothing(
         assert problem in failed, failed
     assert len(events(log, "preheat_prefix_failed")) == 3
     (summary,) = events(log, "preheat_done")
-    for fact in ("total=5", "failed=2", "pinned=0", "computed_tokens=6"):
+    for fact in ("total=5", "failed=2", "pinned=0", "pin_problems=1", "computed_tokens=6"):
         assert fact in summary, summary
 
 
