@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
-
 _PROBED_ROWS = (33, 16, 8, 4, 3, 2, 1)
 
 

@@ -137,6 +137,7 @@ def tree_node_to_proto(node: TreeNodeView) -> pb.TreeNode:
         locked=node.locked,
         hits=node.hits,
         cache_domain=node.cache_domain,
+        tenant=node.tenant,
     )
 
 

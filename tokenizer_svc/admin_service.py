@@ -96,6 +96,7 @@ class AdminService(pb_grpc.AdminServiceServicer):
                 locked=node.locked,
                 hits=node.hits,
                 cache_domain=node.cache_domain,
+                tenant=node.tenant,
             )
         return reply
 

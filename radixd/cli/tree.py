@@ -69,7 +69,8 @@ def _tokens_below(dump: admin_pb2.DumpTreeResponse) -> list[int]:
 
 def _root_label(node: admin_pb2.TreeNode, num_tokens: int) -> Text:
     domain = snippet(node.cache_domain, 40) if node.cache_domain else "common domain"
-    return Text.assemble((domain, "bold"), (f"  {num_tokens} tokens", "dim"))
+    owner = f", tenant {snippet(node.tenant, 40)}" if node.tenant else ""
+    return Text.assemble((domain + owner, "bold"), (f"  {num_tokens} tokens", "dim"))
 
 
 def _label(node: admin_pb2.TreeNode, depth: int, width: int) -> Text:
@@ -95,4 +96,5 @@ def _node_dict(node: admin_pb2.TreeNode) -> dict[str, Any]:
         "locked": node.locked,
         "hits": node.hits,
         "cache_domain": node.cache_domain,
+        "tenant": node.tenant,
     }

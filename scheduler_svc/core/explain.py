@@ -55,7 +55,7 @@ def explain(
     request = _find(state, request_id, tenant)
     if request is None:
         ended = state.ended.find(request_id, tenant)
-        return None if ended is None else _explain_ended(state, ended)
+        return None if ended is None else _explain_ended(ended)
     asker = _Asker(state, worker_is_here)
     view = view_of(asker, request)
     if request.state is State.WAITING:
@@ -225,7 +225,7 @@ def _summary_of_running(request: Request, view: RequestView) -> str:
     return f"generates: {request.num_outputs} of at most {most} tokens"
 
 
-def _explain_ended(state: SchedulerState, ended: Ended) -> Explanation:
+def _explain_ended(ended: Ended) -> Explanation:
     view = RequestView(
         request_id=ended.client_request_id or ended.request_id,
         tenant=ended.tenant,
@@ -238,7 +238,7 @@ def _explain_ended(state: SchedulerState, ended: Ended) -> Explanation:
         computed_tokens=ended.num_computed,
         cached_tokens=ended.cached_tokens,
         retractions=ended.num_retractions,
-        age_ns=state.now_ns - ended.submitted_ns,
+        age_ns=ended.events[-1].at_ns - ended.submitted_ns,
         deadline_in_ns=None,
         slots=0,
         preheat=ended.is_preheat,

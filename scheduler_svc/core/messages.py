@@ -138,3 +138,4 @@ class TreeNodeView:
     locked: bool
     hits: int
     cache_domain: str
+    tenant: str = ""

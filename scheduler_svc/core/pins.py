@@ -72,6 +72,8 @@ class PinBook:
         if not num_pages:
             if known is not None:
                 del self._pins[known.pin_id]
+            if not key.tokens:
+                message = f"the prefix is shorter than a page of {self._page_size} tokens"
             return PinReceipt("", 0, message or "nothing of the prefix is cached")
         pin = known or self._new_pin(key, tenant)
         pin.level, pin.ttl_ns, pin.num_tokens = level, ttl_ns, asked * self._page_size
@@ -172,12 +174,15 @@ class PinBook:
         """How many pages of a prefix may be pinned, and why not all of them."""
         of_all, of_tenant = self._budget_pages(tenant)
         # What is pinned of it already costs nothing; counting it anew errs on the safe side.
-        left = min(of_all - self.num_hard_pages(), of_tenant - self.num_hard_pages(tenant))
+        left_of_all = of_all - self.num_hard_pages()
+        left_of_tenant = of_tenant - self.num_hard_pages(tenant)
+        left = min(left_of_all, left_of_tenant)
         if num_pages <= left:
             return num_pages, ""
         size = self._page_size
+        whose = "tenant's share of the " if left_of_tenant < left_of_all else ""
         message = (
-            f"the budget of pins has {max(0, left) * size} slots left, "
+            f"the {whose}budget of pins has {max(0, left) * size} slots left, "
             f"the prefix takes {num_pages * size}"
         )
         return max(0, left), message

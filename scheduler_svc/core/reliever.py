@@ -86,8 +86,9 @@ class Reliever:
         self._retract(choose_victim(self._policy, running, self._facts), why)
 
     def _retract(self, victim: Request, why: str) -> None:
-        policy = self._state.config.retraction_policy
-        self._state.retract(victim, f"{why}; {policy} {self._policy(victim, self._facts)}")
+        score = ", ".join(format(part, "g") for part in self._policy(victim, self._facts))
+        by = self._state.config.retraction_policy
+        self._state.retract(victim, f"{why}; by {by}, its score ({score})")
         self._facts.forget_held()
 
     def _hold_caps(self) -> list[Output]:

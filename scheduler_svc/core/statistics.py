@@ -112,6 +112,7 @@ def dump_tree(tree: RadixTree, max_nodes: int) -> tuple[list[TreeNodeView], int]
             locked=node.num_holds > 0,
             hits=hits[node] if node.parent is not None else 0,
             cache_domain=node.namespace.cache_domain if node.namespace else "",
+            tenant=node.namespace.tenant if node.namespace else "",
         )
         for node in position
     ]

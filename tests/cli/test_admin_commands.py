@@ -116,6 +116,7 @@ def test_tree_as_json_and_its_limit(server: FakeServer, run: Run) -> None:
         "locked": False,
         "hits": 3,
         "cache_domain": "",
+        "tenant": "",
     }
     ran = run("tree", "--max-nodes", "2", "--target", server.target)
     assert "1 more nodes" in ran.out
@@ -194,3 +195,9 @@ def test_rates_come_from_differences_and_survive_a_restart() -> None:
     back = compare(after, before, 2.0)
     assert (back.rates["generated"], back.retractions) == (0.0, 0)
     assert look_dict(back)["reuse_rate"] == 0.0
+
+
+def test_a_root_says_whose_it_is() -> None:
+    root = admin_pb2.TreeNode(parent=-1, tenant="acme")
+    (drawn,) = draw(admin_pb2.DumpTreeResponse(nodes=[root]), width=80)
+    assert str(drawn.label) == "common domain, tenant acme  0 tokens"

@@ -512,17 +512,19 @@ class DumpTreeResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[TreeNode, _Mapping]]] = ..., num_left_out: _Optional[int] = ...) -> None: ...
 
 class TreeNode(_message.Message):
-    __slots__ = ("parent", "token_ids", "text", "locked", "hits", "cache_domain")
+    __slots__ = ("parent", "token_ids", "text", "locked", "hits", "cache_domain", "tenant")
     PARENT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LOCKED_FIELD_NUMBER: _ClassVar[int]
     HITS_FIELD_NUMBER: _ClassVar[int]
     CACHE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     parent: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
     locked: bool
     hits: int
     cache_domain: str
-    def __init__(self, parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., locked: _Optional[bool] = ..., hits: _Optional[int] = ..., cache_domain: _Optional[str] = ...) -> None: ...
+    tenant: str
+    def __init__(self, parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., locked: _Optional[bool] = ..., hits: _Optional[int] = ..., cache_domain: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...

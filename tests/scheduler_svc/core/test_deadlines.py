@@ -175,3 +175,23 @@ def test_a_preheat_has_a_deadline_too():
     bench.run()
     assert bench.endings["warm"].ending is Ending.DEADLINE
     assert bench.endings["warm"].pin is None
+
+
+def test_a_machine_that_is_quick_again_is_given_a_chance():
+    bench = trained()
+    bench.submit("refused", letters(200), 5, deadline_ns=deadline(bench, 100))
+    assert bench.endings["refused"].ending is Ending.DEADLINE
+    bench.engine.per_token_ns = MS // 100
+    bench.now_ns += 11_000 * MS  # nothing was learned for so long
+    bench.submit("tried", letters(200), 5, deadline_ns=deadline(bench, 100))
+    bench.run()
+    assert bench.endings["tried"].ending is Ending.LENGTH
+
+
+def test_another_worker_is_another_machine():
+    bench = trained()
+    bench.lose_worker()
+    bench.engine.per_token_ns = MS // 100
+    bench.submit("tried", letters(200), 5, deadline_ns=deadline(bench, 100))
+    bench.run()
+    assert bench.endings["tried"].ending is Ending.LENGTH
