@@ -132,12 +132,12 @@ class Admitter:
         """Admits a request, or ends it; False when it must wait."""
         state = self._state
         self._kv.attach(request)
+        is_warm = request.is_preheat and not request.num_to_prefill(self._kv.page_size)
         # A hard pin takes what is cached, and so promised to those that run, out of their reach.
-        is_free = request.submission.pin is not PinLevel.HARD or self._fits(request)
-        if request.is_preheat and is_free and not request.num_to_prefill(self._kv.page_size):
+        if is_warm and (request.submission.pin is not PinLevel.HARD or self._fits(request)):
             self.outputs.append(state.end_warm_preheat(request))
             return True
-        if self._fits(request):
+        if not is_warm and self._fits(request):
             state.admit(request)
             return True
         self._kv.detach(request)

@@ -13,6 +13,7 @@ from math import inf
 from typing import Protocol
 
 from scheduler_svc.core.request import Request
+from scheduler_svc.core.splitmix import splitmix64
 
 MOST_RETRACTIONS = 8
 """Cut back so often, a request goes after all others; it is chosen only where no other exists."""
@@ -20,8 +21,6 @@ MOST_RETRACTIONS = 8
 MOST_TOKENS_SAVED = 1024
 """Of `cost`: slots that a victim would still have taken are counted up to here, because whoever
 names no max_tokens would hardly use the model's length."""
-
-_MASK = (1 << 64) - 1
 
 Score = tuple[float, ...]
 
@@ -93,9 +92,9 @@ def random(request: Request, facts: VictimFacts) -> Score:
     """Every running request is as likely as any other, drawn anew in each step from
     `policy_seed`.  No pattern of requests can be built that always spares or always hits the
     same client; suits experiments, as the line every other policy has to beat."""
-    mixed = _splitmix64(request.arrival)
-    mixed = _splitmix64(mixed ^ facts.step_id)
-    mixed = _splitmix64(mixed ^ facts.seed)
+    mixed = splitmix64(request.arrival)
+    mixed = splitmix64(mixed ^ facts.step_id)
+    mixed = splitmix64(mixed ^ facts.seed)
     return (*_turn(request), mixed >> 11, -request.arrival)  # 53 bits: what a double holds
 
 
@@ -171,11 +170,3 @@ def _turn(request: Request) -> tuple[bool, bool]:
 
 def _num_generated(request: Request) -> int:
     return request.num_outputs + request.num_pending
-
-
-def _splitmix64(value: int) -> int:
-    """A bijection of 64 bits that looks like chance (Steele, Lea, Flood 2014: SplitMix)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

@@ -13,14 +13,13 @@ from enum import Enum, IntEnum
 from typing import ClassVar, Protocol
 
 from scheduler_svc.core.request import Request
+from scheduler_svc.core.splitmix import MASK, draw_lot
 
 Key = tuple[float, ...]
 """Smaller goes first."""
 
 MOST_EXPECTED_OUTPUTS = 1024
 """Of `hrrn`: who names no `max_tokens` asks for the model's length and rarely uses it."""
-
-_MASK = (1 << 64) - 1
 
 
 class Standing(IntEnum):
@@ -331,15 +330,7 @@ class Random(WaitingOrder):
 
     def terms(self, request: Request, facts: WaitingFacts) -> dict[str, float]:
         """Its lot, in 0..1."""
-        return {"lot": draw_lot(facts.config.policy_seed, request.arrival) / _MASK}
-
-
-def draw_lot(seed: int, number: int) -> int:
-    """64 well mixed bits (the finalizer of splitmix64, Steele, Lea and Flood 2014)."""
-    mixed = (seed + (number + 1) * 0x9E3779B97F4A7C15) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return mixed ^ (mixed >> 31)
+        return {"lot": draw_lot(facts.config.policy_seed, request.arrival) / MASK}
 
 
 class TenantTokens(WaitingOrder):

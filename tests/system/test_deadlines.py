@@ -7,7 +7,7 @@ import pytest
 
 from protos.radixd.v1 import inference_pb2
 from tests.system.ask import Running, explain, ids, refused, request, unary, whole
-from tests.system.stack import FAKE, Client, launched
+from tests.system.stack import FAKE, launched
 
 STEP_MS, CHUNK = 20, 32
 DEADLINE = inference_pb2.FINISH_REASON_DEADLINE
@@ -20,13 +20,6 @@ def stack():
         *("--max-batch-tokens", str(CHUNK), "--chunk-size", str(CHUNK)),
     ) as running:
         yield running
-
-
-@pytest.fixture
-async def client(stack):
-    async with Client(stack.address) as connected:
-        yield connected
-        await connected.idle()
 
 
 async def test_what_cannot_be_met_is_refused_before_anything_is_computed(client):

@@ -10,7 +10,7 @@ import pytest
 from protos.radixd.v1 import admin_pb2, inference_pb2
 from radixd.cli.app import main
 from tests.system.ask import Running, cached, explain, ids, refused, request, set_policy, until
-from tests.system.stack import FAKE, Client, launched
+from tests.system.stack import FAKE, launched
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +20,6 @@ def stack():
         *("--chunk-sizes", "tiny=16,code=64"),
     ) as running:
         yield running
-
-
-@pytest.fixture
-async def client(stack):
-    async with Client(stack.address) as connected:
-        yield connected
-        await connected.idle()
 
 
 @contextlib.asynccontextmanager

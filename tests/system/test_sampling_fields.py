@@ -9,7 +9,7 @@ import pytest
 from protos.plan import SamplingParams
 from protos.radixd.v1 import inference_pb2
 from tests.system.ask import Running, has_logprobs, ids, request, unary, whole
-from tests.system.stack import FAKE, Client, launched
+from tests.system.stack import FAKE, launched
 from tokenizer_svc.tokenizers.byte_tokenizer import EOS, GO, SCRIPT
 
 PENALTIES = {
@@ -35,13 +35,6 @@ LETTERS = list(range(97, 113))
 def stack():
     with launched("--fake-worker", "--kv-slots", "8192", "--fake-step-ms", "1") as running:
         yield running
-
-
-@pytest.fixture
-async def client(stack):
-    async with Client(stack.address) as connected:
-        yield connected
-        await connected.idle()
 
 
 async def both_ways(client, message):
