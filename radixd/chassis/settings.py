@@ -53,6 +53,15 @@ class Settings(BaseSettings):
     )
     device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
     num_threads: int = Field(0, ge=0, description="Threads of the worker; 0: one a core.")
+    backend: Literal["auto", "native", "torch"] = Field(
+        "auto", description="Who computes on the CPU: our compiled code or torch; auto: the first."
+    )
+    weights: Literal["auto", "fp32", "int8", "int4"] = Field(
+        "auto", description="Precision of the weights; auto: the fastest that is accurate enough."
+    )
+    kv_dtype: Literal["fp32", "int8"] = Field(
+        "fp32", description="Precision of keys and values in the pool."
+    )
     kv_slots: int = Field(16384, ge=1, description="Token slots of the KV pool.")
     max_length: int = Field(0, ge=0, description="Longest context; 0: the model's own limit.")
     page_size: int = Field(1, description="Slots a page of the prefix tree: a power of 2 to 64.")
@@ -96,6 +105,12 @@ class Settings(BaseSettings):
     )
     prefill_share: float = Field(
         1.0, gt=0, le=1, description="Share of a step for prompts while others decode."
+    )
+    speculation: Literal["auto", "off"] = Field(
+        "auto", description="Guess tokens from earlier ones where it has paid; same output."
+    )
+    max_drafts: int = Field(
+        8, ge=1, le=32, description="Of speculation: most tokens guessed at once for a request."
     )
     itl_target_ms: float = Field(
         0.0,
