@@ -12,6 +12,7 @@ import structlog
 from gpu_worker.llama import LlamaWeights, load_llama
 from gpu_worker.model_config import ModelConfig, config_from_folder, config_from_gguf
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
+from gpu_worker.torch_backend import TorchBackend
 from gpu_worker.weights import GgufWeights, SafetensorsWeights
 from protos.errors import ModelError
 from radixd.chassis.gguf_file import GgufFile
@@ -33,10 +34,17 @@ def load_engine(source: ModelSource, limits: EngineLimits) -> ModelEngine:
     config, weights = load_model(source)
     identity = ModelIdentity(model_id=source.model_id, model_hash=_fingerprint(source))
     try:
-        engine = ModelEngine(config, weights, limits, identity)
+        backend = TorchBackend(
+            config,
+            weights,
+            num_slots=limits.num_slots,
+            max_length=limits.longest(config),
+            poison=limits.poison,
+        )
     except RuntimeError as error:  # torch's word for memory that is not to be had
         reason = str(error).splitlines()[0]
         raise ModelError(source.path, f"no memory for {limits.num_slots} slots: {reason}") from None
+    engine = ModelEngine(config, backend, limits, identity)
     hello = engine.hello()
     _log.info(
         "model_loaded",

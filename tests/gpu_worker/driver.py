@@ -127,7 +127,7 @@ class Driver:
     def logits(self, *parts: Part) -> torch.Tensor:
         """Executes a step without sampling; [rows that would sample, vocab]."""
         assert isinstance(self.engine, ModelEngine)
-        return self.engine.forward(self.plan(*parts))[1]
+        return torch.from_numpy(self.engine.forward(self.plan(*parts))[1]).clone()
 
     def generate(
         self, row: Row, prompt: Sequence[int], count: int, chunk: int = 1 << 30

@@ -1,0 +1,53 @@
+"""The forward pass in plain torch, fp32: the reference for every other backend, and the fallback
+where none of them can run.  Not here: the model, the attention, the pool; it puts them together.
+"""
+
+import time
+from collections.abc import Mapping
+
+import torch
+
+from gpu_worker.attention import TorchAttention
+from gpu_worker.backend import FloatArray
+from gpu_worker.kv_pool import KvPool
+from gpu_worker.llama import LlamaModel, LlamaWeights
+from gpu_worker.model_config import ModelConfig
+from gpu_worker.row_table import Step
+
+
+class TorchBackend:
+    """Backend on torch, on the CPU."""
+
+    name = "torch"
+    weights = "float32"
+    kv_dtype = "float32"
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: LlamaWeights,
+        *,
+        num_slots: int,
+        max_length: int,
+        poison: bool = False,
+    ) -> None:
+        self._pool = KvPool(config, num_slots, poison=poison)
+        self.kv_bytes_per_slot = self._pool.bytes_per_slot
+        self._model = LlamaModel(config, weights, TorchAttention(config), max_length)
+        self._forward_ns = 0
+
+    def forward(self, step: Step) -> FloatArray:
+        """See Backend."""
+        started_ns = time.perf_counter_ns()
+        with torch.inference_mode():
+            logits: FloatArray = self._model.forward(step, self._pool).numpy()
+        self._forward_ns = time.perf_counter_ns() - started_ns
+        return logits
+
+    def forget(self) -> None:
+        """See Backend."""
+        self._pool.forget()
+
+    def phases_ns(self) -> Mapping[str, int]:
+        """All of it as "rest": torch does not say more without a profiler."""
+        return {"products": 0, "attention": 0, "rest": self._forward_ns}
