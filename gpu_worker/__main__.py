@@ -22,10 +22,6 @@ from radixd.chassis.settings import Settings
 EXIT_BAD_START = 2
 """Exit status when options or model are wrong; stderr then has one line that says why."""
 
-_SPIN_COUNT = 1000
-"""Turns an idle thread of the matrix library spins before it sleeps.  Its default, 300 times as
-many, makes a step ten times slower as soon as another process wants one of the same cores."""
-
 
 def main(argv: list[str]) -> int:
     """Runs the worker; returns its exit status."""
@@ -51,24 +47,28 @@ def build_engine(settings: Settings) -> Engine:
 
     Raises:
         ModelError: the model cannot be loaded.
+        InvalidRequest: an option asks for what cannot be had here.
     """
     if settings.fake_worker:
         return _fake_engine(settings)
     source = resolve_model(settings.model)
-    os.environ.setdefault("GOMP_SPINCOUNT", str(_SPIN_COUNT))
-    import torch  # late: the fake worker must not need it, and a wrong name is told at once
-
+    from gpu_worker.backend_choice import BackendOptions  # late: the fake worker needs no numpy
     from gpu_worker.loading import load_engine
     from gpu_worker.model_engine import EngineLimits
 
-    torch.set_num_threads(settings.num_threads or os.cpu_count() or 1)
     limits = EngineLimits(
         num_slots=settings.kv_slots,
         max_rows=settings.max_running,
         max_length=settings.max_length,
         poison=settings.log_level == "debug",
     )
-    return load_engine(source, limits)
+    options = BackendOptions(
+        backend=settings.backend,
+        weights=settings.weights,
+        kv_dtype=settings.kv_dtype,
+        num_threads=settings.num_threads or len(os.sched_getaffinity(0)),
+    )
+    return load_engine(source, limits, options)
 
 
 def _fake_engine(settings: Settings) -> Engine:

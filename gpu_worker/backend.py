@@ -5,13 +5,12 @@ Not here: any backend.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
-import numpy as np
-
+from gpu_worker.blocks import FloatArray, WeightFormat
 from gpu_worker.row_table import Step
 
-FloatArray = np.ndarray[Any, np.dtype[np.float32]]
+KvDtype = Literal["float32", "int8"]
 
 
 class Backend(Protocol):
@@ -21,14 +20,25 @@ class Backend(Protocol):
     into chunks and whatever of it was in the pool already.
     """
 
-    name: str
-    """For people: "torch", "native avx2"."""
-    weights: str
-    """"float32", "int8" or "int4"."""
-    kv_dtype: str
-    """"float32" or "int8"."""
-    kv_bytes_per_slot: int
-    """Of keys and values over all layers."""
+    @property
+    def name(self) -> str:
+        """For people: "torch", "native avx2"."""
+        ...
+
+    @property
+    def weights(self) -> WeightFormat:
+        """Precision of most matrices."""
+        ...
+
+    @property
+    def kv_dtype(self) -> KvDtype:
+        """Precision of the pool."""
+        ...
+
+    @property
+    def kv_bytes_per_slot(self) -> int:
+        """Of keys and values over all layers."""
+        ...
 
     def forward(self, step: Step) -> FloatArray:
         """Writes the KV of the step's tokens; logits [sum of num_samples, vocab] in plan order.

@@ -27,7 +27,7 @@ class Engine(Protocol):
         ...
 
     def execute(self, plan: BatchPlan) -> BatchResult:
-        """Carries out one step and returns one token for each row that samples, in plan order.
+        """Carries out one step; what its rows sampled, in plan order.
 
         Raises:
             PlanError: the plan names a row, slot, token or length that cannot be.  The plan was

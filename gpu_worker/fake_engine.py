@@ -27,6 +27,7 @@ __all__ = ["FakeEngine", "FakeModel"]
 
 _BYTES_PER_SLOT = 8
 """A token id and a position."""
+_POISON = -7
 
 
 @dataclass(slots=True)
@@ -77,9 +78,18 @@ class FakeEngine:
     def reset(self) -> None:
         """Makes all rows free and poisons every slot."""
         size = self._num_slots + MAX_PAGE_SIZE
-        self._tokens = array("i", [-7]) * size
-        self._positions = array("i", [-7]) * size
+        self._tokens = array("i", [_POISON]) * size
+        self._positions = array("i", [_POISON]) * size
         self._rows: dict[int, _Row] = {}
+
+    def row_slots(self, row: int) -> array[int]:
+        """[num_tokens] where the tokens of a live row lie."""
+        return self._rows[row].slots
+
+    def read(self, slots: array[int]) -> tuple[array[int], array[int]]:
+        """[num_slots] token ids and [num_slots] positions that lie there now."""
+        tokens = array("i", map(self._tokens.__getitem__, slots))
+        return tokens, array("i", map(self._positions.__getitem__, slots))
 
     def execute(self, plan: BatchPlan) -> BatchResult:
         """Writes the inputs into their slots and hashes the rows that sample.
@@ -103,20 +113,21 @@ class FakeEngine:
             if end > len(slots):
                 raise PlanError(f"step {plan.step_id}: remap beyond row {remap.row}")
             slots[remap.start : end] = remap.slots
-        tokens, logprobs = self._step(plan)
+        tokens, num_sampled, logprobs = self._step(plan)
         return BatchResult(
             step_id=plan.step_id,
             token_ids=tokens,
             forward_ns=time.monotonic_ns() - started,
             logprobs=logprobs if logprobs.chosen else None,
+            num_sampled=b"" if len(num_sampled) == len(tokens) else bytes(num_sampled),
         )
 
-    def _step(self, plan: BatchPlan) -> tuple[array[int], LogprobColumns]:
-        sampled = array("i")
+    def _step(self, plan: BatchPlan) -> tuple[array[int], bytearray, LogprobColumns]:
+        sampled, num_sampled = array("i"), bytearray()
         logprobs = LogprobColumns(chosen=array("f"), top_ids=array("i"), top_logprobs=array("f"))
         inputs, slots = iter(plan.input_ids), iter(plan.out_slots)
         columns = zip(plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True)
-        for index, prefix_len, extend_len, samples in columns:
+        for index, prefix_len, extend_len, num_samples in columns:
             row = self._row(plan, index)
             if len(row.slots) != prefix_len or prefix_len + extend_len > self._max_length:
                 raise PlanError(
@@ -125,9 +136,13 @@ class FakeEngine:
                 )
             for position in range(prefix_len, prefix_len + extend_len):
                 self._write(plan, row, next(inputs), next(slots), position)
-            if samples:
-                sampled.append(self._sample(plan, row, logprobs))
-        return sampled, logprobs
+            if num_samples > extend_len:
+                raise PlanError(f"step {plan.step_id}: row {index} samples before it computes")
+            if num_samples:
+                tokens = self._sample_with_drafts(plan, row, num_samples - 1, logprobs)
+                sampled.extend(tokens)
+                num_sampled.append(len(tokens))
+        return sampled, num_sampled, logprobs
 
     def _write(self, plan: BatchPlan, row: _Row, token: int, slot: int, position: int) -> None:
         if token == TOKEN_FROM_STEP_BEFORE:
@@ -140,9 +155,24 @@ class FakeEngine:
         self._tokens[slot] = token
         self._positions[slot] = position
 
+    def _sample_with_drafts(
+        self, plan: BatchPlan, row: _Row, num_drafts: int, logprobs: LogprobColumns
+    ) -> list[int]:
+        """One token, and another for each draft that was right.  The slots of the others are
+        poisoned, so that nobody can take what is in them for computed."""
+        first = len(row.slots) - num_drafts
+        drafts = row.slots[first:]
+        del row.slots[first:]
+        sampled = [self._sample(plan, row, logprobs)]
+        while len(sampled) <= num_drafts and self._tokens[drafts[len(sampled) - 1]] == sampled[-1]:
+            row.slots.append(drafts[len(sampled) - 1])
+            sampled.append(self._sample(plan, row, logprobs))
+        for slot in drafts[len(sampled) - 1 :]:
+            self._tokens[slot] = self._positions[slot] = _POISON
+        return sampled
+
     def _sample(self, plan: BatchPlan, row: _Row, logprobs: LogprobColumns) -> int:
-        tokens = array("i", map(self._tokens.__getitem__, row.slots))
-        positions = array("i", map(self._positions.__getitem__, row.slots))
+        tokens, positions = self.read(row.slots)
         sampling = row.new.sampling
         if sampling.needs_context and len(row.history) != len(tokens):
             raise PlanError(

@@ -17,6 +17,7 @@ from protos.plan import LogprobColumns, SamplingParams
 SCRIPT_TOKEN = 258
 """Opens a script: the tokens up to GO_TOKEN are what the model says, then end of sequence."""
 GO_TOKEN = 259
+PERIOD = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,9 @@ class FakeModel:
     eos_token_ids: tuple[int, ...] = (257,)
     eos_every: int = 0
     """On average one token in so many is the first end-of-sequence token; 0: none."""
+    surprise_every: int = 0
+    """On average one token in so many is new, and the others say again what was said PERIOD tokens
+    before, as a text that is edited does; 0: all are new."""
 
     def next_token(
         self,
@@ -74,6 +78,10 @@ class FakeModel:
             if eos not in suppressed:
                 return eos
         value //= max(1, self.eos_every)
+        if self.surprise_every and len(tokens) >= PERIOD and value % self.surprise_every:
+            again = tokens[-PERIOD]
+            if 0 <= again < self.vocab_size and again not in suppressed:
+                return again
         first, count = (32, 95) if self.vocab_size > 256 else (0, self.vocab_size)
         for step in range(count):  # printable, so that people can read along
             token = first + (value + step) % count

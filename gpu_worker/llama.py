@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from gpu_worker import ops
 from gpu_worker.attention import AttentionBackend
+from gpu_worker.blocks import FloatArray
 from gpu_worker.kv_pool import KvPool
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.rope import rope_tables
@@ -38,7 +40,7 @@ class LlamaWeights:
     final_norm: torch.Tensor
     head: ops.Linear
     """[vocab, hidden]; padding rows of the checkpoint are cut off, so they cannot be sampled."""
-    rope_factors: torch.Tensor | None
+    rope_factors: FloatArray | None
 
 
 def load_llama(config: ModelConfig, reader: WeightReader) -> LlamaWeights:
@@ -52,15 +54,15 @@ def load_llama(config: ModelConfig, reader: WeightReader) -> LlamaWeights:
     head = embedding
     if not config.tied_embeddings:
         head = reader.read("lm_head.weight", vocab_shape)
-    has_factors = reader.has("rope_factors")
+    factors = None
+    if reader.has("rope_factors"):
+        factors = reader.read("rope_factors", (config.head_dim // 2,))
     return LlamaWeights(
-        embedding=embedding,
+        embedding=torch.from_numpy(embedding),
         layers=tuple(_load_layer(config, reader, index) for index in range(config.num_layers)),
-        final_norm=reader.read("model.norm.weight", (config.hidden_size,)),
+        final_norm=torch.from_numpy(reader.read("model.norm.weight", (config.hidden_size,))),
         head=ops.Linear(head),
-        rope_factors=(
-            reader.read("rope_factors", (config.head_dim // 2,)) if has_factors else None
-        ),
+        rope_factors=factors,
     )
 
 
@@ -69,7 +71,7 @@ def _load_layer(config: ModelConfig, reader: WeightReader, index: int) -> LayerW
     query_size = config.num_heads * config.head_dim
     kv_size = config.num_kv_heads * config.head_dim
 
-    def read(part: str, *shape: int) -> torch.Tensor:
+    def read(part: str, *shape: int) -> FloatArray:
         return reader.read(f"model.layers.{index}.{part}.weight", shape)
 
     qkv = [
@@ -79,11 +81,11 @@ def _load_layer(config: ModelConfig, reader: WeightReader, index: int) -> LayerW
     ]
     gate_up = [read("mlp.gate_proj", inner, hidden), read("mlp.up_proj", inner, hidden)]
     return LayerWeights(
-        attention_norm=read("input_layernorm", hidden),
-        qkv=ops.Linear(torch.cat(qkv)),
+        attention_norm=torch.from_numpy(read("input_layernorm", hidden)),
+        qkv=ops.Linear(np.concatenate(qkv)),
         attention_out=ops.Linear(read("self_attn.o_proj", hidden, query_size)),
-        mlp_norm=read("post_attention_layernorm", hidden),
-        gate_up=ops.Linear(torch.cat(gate_up)),
+        mlp_norm=torch.from_numpy(read("post_attention_layernorm", hidden)),
+        gate_up=ops.Linear(np.concatenate(gate_up)),
         down=ops.Linear(read("mlp.down_proj", hidden, inner)),
     )
 
@@ -101,11 +103,18 @@ class LlamaModel:
         self._config = config
         self._weights = weights
         self._attention = attention
-        self._cos, self._sin = rope_tables(config, max_length, weights.rope_factors)
+        cos, sin = rope_tables(config, max_length, weights.rope_factors)
+        self._cos, self._sin = torch.from_numpy(cos), torch.from_numpy(sin)
 
     def forward(self, step: Step, pool: KvPool) -> torch.Tensor:
-        """Writes the KV of the step's tokens; logits [num_sampling_rows, vocab] in plan order."""
-        last = [row.first_token + row.extend_len - 1 for row in step.rows if row.samples]
+        """Writes the KV of the step's tokens; logits [sum(num_samples), vocab] in plan order."""
+        last = [
+            at
+            for end, num_samples in (
+                (row.first_token + row.extend_len, row.num_samples) for row in step.rows
+            )
+            for at in range(end - num_samples, end)
+        ]
         hidden = self._layers(step, pool) if step.rows else self._weights.final_norm.new_empty(0)
         if not last:
             return hidden.new_empty(0, self._config.vocab_size)

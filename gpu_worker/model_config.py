@@ -53,6 +53,14 @@ class ModelConfig:
         """Query heads that share one KV head."""
         return self.num_heads // self.num_kv_heads
 
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in the matrices; norms and padding rows are not worth counting."""
+        attention = 2 * self.head_dim * (self.num_heads + self.num_kv_heads)
+        layer = self.hidden_size * (attention + 3 * self.intermediate_size)
+        vocabularies = 1 if self.tied_embeddings else 2
+        return self.num_layers * layer + vocabularies * self.vocab_size * self.hidden_size
+
 
 def config_from_folder(folder: Path) -> ModelConfig:
     """The configuration of a Hugging Face folder.

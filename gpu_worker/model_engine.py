@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from gpu_worker.backend import Backend, FloatArray
+from gpu_worker.backend import Backend
+from gpu_worker.blocks import FloatArray
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.step_sampling import sample_step
@@ -63,6 +64,7 @@ class ModelEngine:
             device="cpu",
             kind="model",
             kv_bytes_per_slot=backend.kv_bytes_per_slot,
+            weights=backend.weights,
         )
         self._table = RowTable(
             num_slots=limits.num_slots,
@@ -83,17 +85,26 @@ class ModelEngine:
     def execute(self, plan: BatchPlan) -> BatchResult:
         """See Engine."""
         started_ns = time.perf_counter_ns()
-        step, logits = self.forward(plan)
-        token_ids, logprobs = sample_step(self._table, step, logits)
+        step = self._table.apply(plan)
+        logits = self._backend.forward(step)
+        sampling_ns = time.perf_counter_ns()
+        token_ids, num_sampled, logprobs = sample_step(self._table, step, logits)
+        done_ns = time.perf_counter_ns()
+        phases = self._backend.phases_ns()
+        inside_ns = phases["products"], phases["attention"], phases["rest"]
+        # Calling the backend is Python of the worker, as far as the backend does not count it.
+        python_ns = sampling_ns - started_ns - sum(inside_ns)
         return BatchResult(
             step_id=plan.step_id,
             token_ids=token_ids,
-            forward_ns=time.perf_counter_ns() - started_ns,
+            forward_ns=done_ns - started_ns,
             logprobs=logprobs,
+            num_sampled=num_sampled,
+            phases_ns=(*inside_ns, done_ns - sampling_ns, max(0, python_ns)),
         )
 
     def forward(self, plan: BatchPlan) -> tuple[Step, FloatArray]:
-        """The plan without its sampling: the step, and logits [num_sampling_rows, vocab].
+        """The plan without its sampling: the step, and logits [sum(num_samples), vocab].
 
         Raises:
             PlanError: see Engine.execute.

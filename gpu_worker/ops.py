@@ -9,6 +9,8 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
+from gpu_worker.blocks import FloatArray
+
 _PROBED_ROWS = (33, 16, 8, 4, 3, 2, 1)
 
 
@@ -24,7 +26,8 @@ class Linear:
     least_rows: ClassVar[dict[tuple[int, int], int]] = {}
     """By shape of the weight, found out by trying."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, matrix: FloatArray) -> None:
+        weight = torch.from_numpy(matrix)
         self._packed: torch.Tensor | None = None
         self._weight = weight
         self._least_rows = 1

@@ -4,7 +4,7 @@ A plan is checked whole before its first effect: what comes out of `apply` may i
 another look.  Not here: tensors, sampling arithmetic.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,14 +37,20 @@ class StepRow:
     """Tokens computed now, at least 1."""
     first_token: int
     """Where its tokens begin among all tokens of the step."""
-    samples: bool
+    num_samples: int
+    """After how many of its last tokens it samples; all but the first of those are drafts."""
     slots: IntArray
     """[prefix_len + extend_len] of all its tokens, a view of the table."""
 
     @property
     def length(self) -> int:
-        """Tokens of the row after the step; also the position of the token it samples."""
+        """Tokens of the row with all drafts; also the position of the token after the last one."""
         return self.prefix_len + self.extend_len
+
+    @property
+    def num_drafts(self) -> int:
+        """How many of its tokens are guesses."""
+        return max(0, self.num_samples - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,11 @@ class Step:
     """[num_tokens] each token's place in its row."""
     out_slots: IntArray
     """[num_tokens]"""
+
+    def drafts(self, row: StepRow) -> IntArray:
+        """[num_drafts] the guesses among a row's tokens."""
+        end = row.first_token + row.extend_len
+        return self.token_ids[end - row.num_drafts : end]
 
 
 class RowTable:
@@ -84,11 +95,11 @@ class RowTable:
         """How a live row samples."""
         return self._sampling[row]
 
-    def record(self, row: int, token_id: int) -> None:
-        """Remembers what a row just sampled, for the next plan's TOKEN_FROM_STEP_BEFORE and for
-        the row's penalties."""
-        self._last_tokens[row] = token_id
-        self._sampling[row].record(token_id)
+    def record(self, row: StepRow, token_ids: Sequence[int]) -> None:
+        """Remembers what a row just sampled, for the next plan's TOKEN_FROM_STEP_BEFORE, and
+        forgets the drafts that were wrong."""
+        self._last_tokens[row.row] = token_ids[-1]
+        self._lengths[row.row] = row.length - row.num_samples + len(token_ids)
 
     def apply(self, plan: BatchPlan) -> Step:
         """Carries out a plan's deltas and gives the step in terms of tokens.
@@ -128,6 +139,8 @@ class RowTable:
             plan.rows, plan.prefix_lens, plan.extend_lens, strict=True
         ):
             self._check_extent(row, prefix_len, extend_len, lengths)
+        if any(map(int.__gt__, plan.samples, plan.extend_lens)):
+            raise PlanError("a row samples after more tokens than it computes")
         self._check_histories(plan)
 
     def _check_columns(self, plan: BatchPlan) -> None:
@@ -155,17 +168,16 @@ class RowTable:
             )
 
     def _check_histories(self, plan: BatchPlan) -> None:
-        """A row with penalties samples exactly where its known tokens end."""
+        """A row with penalties samples first exactly where its known tokens end."""
         known = {row: sampling.num_known for row, sampling in self._sampling.items()}
         for new in plan.new_rows:
             known[new.row] = len(new.context_ids) if new.sampling.needs_context else None
         columns = zip(plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True)
-        for row, prefix_len, extend_len, samples in columns:
-            num_known = known[row]
-            if samples and num_known not in (None, prefix_len + extend_len):
+        for row, prefix_len, extend_len, num_samples in columns:
+            num_known, length = known[row], prefix_len + extend_len + 1 - num_samples
+            if num_samples and num_known not in (None, length):
                 raise PlanError(
-                    f"row {row} samples after {prefix_len + extend_len} tokens, "
-                    f"its penalties know {num_known}"
+                    f"row {row} samples after {length} tokens, its penalties know {num_known}"
                 )
 
     def _check_remap(self, remap: Remap, lengths: dict[int, int]) -> None:
@@ -185,14 +197,17 @@ class RowTable:
         token_ids = np.array(plan.input_ids, np.int32)
         fresh = {new.row: new for new in plan.new_rows}
         first = 0
-        for row, extend_len in zip(plan.rows, plan.extend_lens, strict=True):
+        for row, extend_len, num_samples in zip(
+            plan.rows, plan.extend_lens, plan.samples, strict=True
+        ):
             if token_ids[first] == TOKEN_FROM_STEP_BEFORE:
                 last = _NO_TOKEN if row in fresh else self._last_tokens.get(row, _NO_TOKEN)
                 if last == _NO_TOKEN:
                     raise PlanError(f"row {row} did not sample in the step before")
                 token_ids[first] = last
             if row in fresh:
-                _check_context(fresh[row], token_ids[first : first + extend_len])
+                known = extend_len - max(0, num_samples - 1)
+                _check_context(fresh[row], token_ids[first : first + known])
             first += extend_len
         bad = (token_ids < 0) | (token_ids >= self._vocab_size)
         if bad.any():
@@ -230,7 +245,7 @@ class RowTable:
         out_slots = np.array(plan.out_slots, np.int32)
         positions = np.empty(len(out_slots), np.int32)
         rows, first = [], 0
-        for row, prefix_len, extend_len, samples in zip(
+        for row, prefix_len, extend_len, num_samples in zip(
             plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True
         ):
             end, length = first + extend_len, prefix_len + extend_len
@@ -244,7 +259,7 @@ class RowTable:
                     prefix_len=prefix_len,
                     extend_len=extend_len,
                     first_token=first,
-                    samples=bool(samples),
+                    num_samples=num_samples,
                     slots=self._slots[row, :length],
                 )
             )

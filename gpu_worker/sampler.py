@@ -8,6 +8,7 @@ other step and no generator state, and a row that resumes draws what it would ha
 Not here: penalties (`row_sampling`), log probabilities (`logprobs`).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ def sample_token(logits: FloatArray, params: SamplingParams, position: int) -> i
 
     Ties go to the lowest id.  NaN counts as -inf, so that a broken row still gives a token.
     """
-    top = logits.max()
-    if not np.isfinite(top):
+    likeliest_id = int(logits.argmax())  # the first NaN, where there is one
+    top = float(logits[likeliest_id])
+    if not math.isfinite(top):
         return int(np.nan_to_num(logits, nan=-np.inf, posinf=np.inf, neginf=-np.inf).argmax())
     if params.temperature < GREEDY_BELOW:
-        return int(logits.argmax())
-    scores = (logits.astype(np.float64) - float(top)) / params.temperature
+        return likeliest_id
+    scores = (logits.astype(np.float64) - top) / params.temperature
     candidates = _candidates(scores, params)
     if candidates is None:
         words = vocabulary_words(params.seed, position, len(scores))

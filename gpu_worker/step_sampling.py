@@ -4,28 +4,51 @@ from __future__ import annotations
 
 from array import array
 
-from gpu_worker.backend import FloatArray
+from gpu_worker.blocks import FloatArray
 from gpu_worker.logprobs import LogprobRecorder
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import IntArray, RowTable, Step, StepRow
 from gpu_worker.sampler import sample_token
 from protos.plan import LogprobColumns
 
 
 def sample_step(
     table: RowTable, step: Step, logits: FloatArray
-) -> tuple[array[int], LogprobColumns | None]:
-    """The token of each sampling row, remembered in the table, and what rows asked to know of it.
+) -> tuple[array[int], bytes, LogprobColumns | None]:
+    """Tokens of all sampling rows, how many each sampled (see BatchResult.num_sampled), and what
+    rows asked to know of them.  The table remembers the tokens.
 
-    logits: [num_sampling_rows, vocab] in plan order.
+    logits: [sum(num_samples), vocab] in plan order.
     """
-    token_ids, recorder = array("i"), LogprobRecorder()
-    sampling_rows = [row for row in step.rows if row.samples]
-    for row, raw in zip(sampling_rows, logits, strict=True):
-        sampling = table.sampling(row.row)
-        adjusted = sampling.adjusted(raw, row.length)
-        token_id = sample_token(adjusted, sampling.params, row.length)
+    token_ids, num_sampled, recorder = array("i"), bytearray(), LogprobRecorder()
+    first = 0
+    for row in step.rows:
+        if row.num_samples:
+            sampled = _sample_row(table, row, step.drafts(row), logits[first:], recorder)
+            table.record(row, sampled)
+            token_ids.extend(sampled)
+            num_sampled.append(len(sampled))
+            first += row.num_samples
+    assert first == len(logits), (first, len(logits))
+    has_one_each = len(token_ids) == len(num_sampled)
+    return token_ids, b"" if has_one_each else bytes(num_sampled), recorder.columns()
+
+
+def _sample_row(
+    table: RowTable,
+    row: StepRow,
+    drafts: IntArray,
+    logits: FloatArray,
+    recorder: LogprobRecorder,
+) -> list[int]:
+    """Tokens of a row whose logits come first: one, and another for each draft that was right."""
+    sampling = table.sampling(row.row)
+    sampled: list[int] = []
+    while True:
+        raw, length = logits[len(sampled)], row.length - len(drafts) + len(sampled)
+        token_id = sample_token(sampling.adjusted(raw, length), sampling.params, length)
         if sampling.params.logprobs >= 0:
             recorder.add(raw, token_id, sampling.params.logprobs)
-        table.record(row.row, token_id)
-        token_ids.append(token_id)
-    return token_ids, recorder.columns()
+        sampling.record(token_id)
+        sampled.append(token_id)
+        if len(sampled) > len(drafts) or drafts[len(sampled) - 1] != token_id:
+            return sampled

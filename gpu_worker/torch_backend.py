@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from gpu_worker.attention import TorchAttention
-from gpu_worker.backend import FloatArray
+from gpu_worker.backend import KvDtype
+from gpu_worker.blocks import FloatArray, WeightFormat
 from gpu_worker.kv_pool import KvPool
 from gpu_worker.llama import LlamaModel, LlamaWeights
 from gpu_worker.model_config import ModelConfig
@@ -19,8 +20,8 @@ class TorchBackend:
     """Backend on torch, on the CPU."""
 
     name = "torch"
-    weights = "float32"
-    kv_dtype = "float32"
+    weights: WeightFormat = "float32"
+    kv_dtype: KvDtype = "float32"
 
     def __init__(
         self,

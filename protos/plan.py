@@ -76,6 +76,8 @@ class Hello:
     """"model" or "fake"."""
     kv_bytes_per_slot: int = 0
     """Over all layers; 0: not known."""
+    weights: str = ""
+    """How the model's matrices are kept: "float32", "int8", "int4"; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +119,17 @@ class BatchPlan:
     extend_lens: array[int]
     """[num_rows] tokens to compute now, at least 1."""
     samples: bytes
-    """[num_rows] 1 where the row samples a token after its last computed one."""
+    """[num_rows] after how many of the row's last inputs it samples, at most `extend_len`.
+
+    0: none.  1: after its last input.  n > 1: the last n - 1 inputs are drafts, guesses at what the
+    row samples.  A token is sampled after input -n; as long as it equals the next input, another
+    one after that input, and so on to the last.  So 1 to n tokens come out, each sampled as if its
+    draft had not been there, and the row then holds prefix_len + extend_len - n + (tokens sampled)
+    tokens; the slots of the other drafts hold what nobody reads.  (Leviathan et al., Fast inference
+    from transformers via speculative decoding, 2023, with drafts that are certain; prompt lookup is
+    Saxena's, 2023.)"""
     input_ids: array[int]
-    """[sum(extend_lens)] token ids, or TOKEN_FROM_STEP_BEFORE."""
+    """[sum(extend_lens)] token ids, or TOKEN_FROM_STEP_BEFORE as a row's first."""
     out_slots: array[int]
     """[sum(extend_lens)] where the KV of each input goes; appended to the row's slots."""
     new_rows: tuple[NewRow, ...] = ()
@@ -146,11 +156,16 @@ class BatchResult:
 
     step_id: int
     token_ids: array[int]
-    """[number of sampling rows] in plan order."""
+    """[sum of what the rows sampled] in plan order."""
     forward_ns: int = 0
     peak_rss_bytes: int = 0
     logprobs: LogprobColumns | None = None
-    """None when no sampling row asked."""
+    """An entry for each token of the rows that asked; None when none did."""
+    num_sampled: bytes = b""
+    """[number of sampling rows] how many tokens each sampled; empty where each sampled one."""
+    phases_ns: tuple[int, ...] = ()
+    """Where the step's time went: products, attention, rest of the forward pass, sampling, rest of
+    the worker; empty where nobody measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

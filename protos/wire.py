@@ -6,6 +6,7 @@ comes out may be trusted; anything else raises WireError.  Nothing is ever unpic
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Callable
@@ -115,6 +116,7 @@ def _encode_hello(hello: Hello, out: pb.Envelope) -> None:
     out.hello.device = hello.device
     out.hello.kind = hello.kind
     out.hello.kv_bytes_per_slot = hello.kv_bytes_per_slot
+    out.hello.weights = hello.weights
 
 
 def _decode_hello(hello: pb.Hello) -> Hello:
@@ -133,6 +135,7 @@ def _decode_hello(hello: pb.Hello) -> Hello:
         device=hello.device,
         kind=hello.kind,
         kv_bytes_per_slot=hello.kv_bytes_per_slot,
+        weights=hello.weights,
     )
 
 
@@ -214,7 +217,7 @@ def _check_columns(plan: BatchPlan) -> None:
     num_rows = len(plan.rows)
     if not num_rows == len(plan.prefix_lens) == len(plan.extend_lens) == len(plan.samples):
         raise WireError(f"plan {plan.step_id}: columns per row differ in length")
-    if min(plan.extend_lens, default=1) < 1 or plan.samples.translate(None, b"\0\1"):
+    if min(plan.extend_lens, default=1) < 1 or _samples_too_often(plan):
         raise WireError(f"plan {plan.step_id}: lengths or samples out of range")
     num_tokens = sum(plan.extend_lens)
     if len(plan.input_ids) != num_tokens or len(plan.out_slots) != num_tokens:
@@ -225,15 +228,26 @@ def _check_columns(plan: BatchPlan) -> None:
         raise WireError(f"plan {plan.step_id}: a row appears twice")
 
 
+def _samples_too_often(plan: BatchPlan) -> bool:
+    """Whether a row samples after more inputs than it has."""
+    if not plan.samples.translate(None, b"\0\1"):
+        return False  # as in nearly every plan: no drafts
+    return any(map(int.__gt__, plan.samples, plan.extend_lens))
+
+
 def _check_new_rows(plan: BatchPlan) -> None:
-    columns = zip(plan.prefix_lens, plan.extend_lens, strict=True)
-    extents = dict(zip(plan.rows, columns, strict=True))
+    # Drafts are no known tokens: their row computes beyond its context.
+    known_lens = [
+        extend_len - max(0, num_samples - 1)
+        for extend_len, num_samples in zip(plan.extend_lens, plan.samples, strict=True)
+    ]
+    extents = dict(zip(plan.rows, zip(plan.prefix_lens, known_lens, strict=True), strict=True))
     for new in plan.new_rows:
         # Popped, so that a row announced twice is missing the second time.
-        prefix_len, extend_len = extents.pop(new.row, (-1, 0))
+        prefix_len, known_len = extents.pop(new.row, (-1, 0))
         if prefix_len != len(new.prefix_slots):
             raise WireError(f"plan {plan.step_id}: new rows do not match rows and prefix_lens")
-        if new.sampling.needs_context and len(new.context_ids) < prefix_len + extend_len:
+        if new.sampling.needs_context and len(new.context_ids) < prefix_len + known_len:
             raise WireError(f"plan {plan.step_id}: row {new.row} computes beyond its context")
 
 
@@ -288,16 +302,25 @@ def _encode_result(result: BatchResult, out: pb.Envelope) -> None:
         body.logprobs = pack_floats(columns.chosen)
         body.top_ids = pack_ids(columns.top_ids)
         body.top_logprobs = pack_floats(columns.top_logprobs)
+    body.num_sampled = result.num_sampled
+    body.phases_ns = struct.pack(f"<{len(result.phases_ns)}Q", *result.phases_ns)
 
 
 def _decode_result(body: pb.BatchResult) -> BatchResult:
+    if len(body.phases_ns) % 8:
+        raise WireError(f"result {body.step_id}: phases are no whole number of 64-bit integers")
     result = BatchResult(
         step_id=body.step_id,
         token_ids=unpack_ids(body.token_ids),
         forward_ns=body.forward_ns,
         peak_rss_bytes=body.peak_rss_bytes,
         logprobs=_decode_logprobs(body),
+        num_sampled=body.num_sampled,
+        phases_ns=struct.unpack(f"<{len(body.phases_ns) // 8}Q", body.phases_ns),
     )
+    counts = result.num_sampled
+    if counts and (not all(counts) or sum(counts) != len(result.token_ids)):
+        raise WireError(f"result {body.step_id}: rows sampled other tokens than there are")
     if result.logprobs is not None and len(result.logprobs.chosen) > len(result.token_ids):
         raise WireError(f"result {body.step_id}: more log probabilities than tokens")
     return result

@@ -18,7 +18,12 @@ from scheduler_svc.core.views import Explanation, PinView, RequestView, WaitingR
 from scheduler_svc.engine_loop import EngineLoop
 from scheduler_svc.policy_translation import difference, refusal
 from scheduler_svc.translation import model_to_proto, tree_node_to_proto
-from scheduler_svc.view_translation import economy_to_proto, histogram_to_proto, tenant_to_proto
+from scheduler_svc.view_translation import (
+    economy_to_proto,
+    histogram_to_proto,
+    step_profile_to_proto,
+    tenant_to_proto,
+)
 
 DEFAULT_MAX_NODES = 1000
 log = structlog.get_logger()
@@ -35,6 +40,7 @@ def stats(engine: EngineLoop) -> pb.GetStatsResponse:
     answer.counters["worker_messages_ignored"] = engine.link.num_ignored
     answer.peak_rss_bytes["scheduler_svc"] = peak_rss_bytes()
     answer.peak_rss_bytes["gpu_worker"] = engine.link.worker_peak_rss_bytes
+    answer.step_profile.CopyFrom(step_profile_to_proto(engine.profile))
     if engine.core is None:
         answer.waiting_by_reason.update({reason.name: 0 for reason in WaitingReason})
         answer.waiting_by_reason[WaitingReason.NO_WORKER.name] = len(engine.lobby)

@@ -20,6 +20,7 @@ from scheduler_svc.core.messages import Ending, Output, Submission
 from scheduler_svc.core.policy_change import changed
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.lobby import Lobby
+from scheduler_svc.step_profile import StepProfile
 from scheduler_svc.worker_link import Attached, Event, Lost
 
 MAX_INBOX = 8192
@@ -131,6 +132,7 @@ class EngineLoop:
         """The policies in force; what is set before the first worker holds for its core."""
         self.lobby = lobby
         self.now_ns = now_ns
+        self.profile = StepProfile()
         self._make_core = make_core
         self._wake = wake
         self._deliver = deliver
@@ -239,6 +241,7 @@ class EngineLoop:
         except ValueError as error:
             self.link.give_up(str(error))
         else:
+            self.profile.answered(result, now_ns, self.now_ns())
             self._route(outputs)
 
     def _lose_worker(self, event: Lost, now_ns: int) -> None:
@@ -263,6 +266,7 @@ class EngineLoop:
 
     def _welcome(self, event: Attached, now_ns: int) -> None:
         self.hello, self._worker_changed = event.hello, True
+        self.profile.forget_in_flight()
         if self.core is not None:
             self._route(self.core.regain_worker(event.hello, now_ns))
             return
@@ -327,10 +331,12 @@ class EngineLoop:
             self._route(self.lobby.expire(self.now_ns()))
             return
         while True:
-            step = self.core.schedule(self.now_ns())
+            started_ns = self.now_ns()
+            step = self.core.schedule(started_ns)
             self._route(step.outputs)
             if step.plan is None:
                 return
+            self.profile.sent(step.plan, started_ns, self.now_ns())
             self.link.send(step.plan)
 
     def _route(self, outputs: Iterable[Output]) -> None:

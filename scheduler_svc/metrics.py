@@ -39,7 +39,18 @@ _ECONOMY = {
     "pinned_slots": "Slots held by pins nobody else holds",
 }
 _TENANT_GAUGES = ("running", "waiting", "held_slots", "pinned_slots")
+_STEP_COUNTERS = {
+    "num_steps": ("steps_answered", "Steps answered, by kind"),
+    "num_rows": ("step_rows", "Rows of steps, by kind of step"),
+    "num_tokens": ("step_tokens", "Tokens computed, by kind of step"),
+    "num_sampled": ("step_sampled_tokens", "Tokens sampled, by kind of step"),
+}
+_PHASES = (
+    *("products", "attention", "forward_rest", "sampling", "worker_rest"),
+    *("schedule", "apply"),
+)
 _MS_PER_S = 1000.0
+_NS_PER_S = 1e9
 
 
 class ScrapeFailed(Exception):
@@ -98,6 +109,7 @@ def metrics_of(stats: pb.GetStatsResponse) -> Iterator[Metric]:
     for name, histogram in sorted(stats.histograms.items()):
         yield _histogram(name, histogram)
     yield from _tenants(sorted(stats.tenants.items()))
+    yield from _steps(stats.step_profile)
 
 
 def _economy(economy: admin_pb2.Economy) -> Iterator[Metric]:
@@ -115,6 +127,26 @@ def _tenants(tenants: Iterable[tuple[str, admin_pb2.TenantBooks]]) -> Iterator[M
         for tenant, books in listed:
             family.add_metric([tenant], getattr(books, name))
         yield family
+
+
+def _steps(profile: admin_pb2.StepProfile) -> Iterator[Metric]:
+    """By kind of step: steps that decode alone, and steps with tokens of prompts."""
+    kinds = {"decode": profile.decode, "prompt": profile.prompt}
+    for field, (name, text) in _STEP_COUNTERS.items():
+        family = CounterMetricFamily(f"radixd_{name}", text, labels=["kind"])
+        for kind, sums in kinds.items():
+            family.add_metric([kind], getattr(sums, field))
+        yield family
+    text = "Time the worker had a plan, by kind of step"
+    busy = CounterMetricFamily("radixd_step_busy_seconds", text, labels=["kind"])
+    text = "Time of steps by kind and phase"
+    phases = CounterMetricFamily("radixd_step_phase_seconds", text, labels=["kind", "phase"])
+    for kind, sums in kinds.items():
+        busy.add_metric([kind], sums.busy_ns / _NS_PER_S)
+        for phase in _PHASES:
+            phases.add_metric([kind, phase], getattr(sums, f"{phase}_ns") / _NS_PER_S)
+    yield busy
+    yield phases
 
 
 def _histogram(name: str, histogram: admin_pb2.Histogram) -> Metric:

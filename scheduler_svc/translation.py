@@ -126,6 +126,7 @@ def model_to_proto(hello: Hello) -> pb.Model:
         device=hello.device,
         kv_dtype=hello.kv_dtype,
         kind=hello.kind,
+        weights=hello.weights,
     )
 
 

@@ -16,6 +16,7 @@ from scheduler_svc.core.views import (
     RequestView,
     TenantView,
 )
+from scheduler_svc.step_profile import StepProfile
 
 _NS_PER_MS = 1_000_000
 
@@ -53,6 +54,8 @@ def request_to_proto(view: RequestView) -> admin_pb2.RequestView:
         deadline_in_ms=_milliseconds(view.deadline_in_ns),
         slots=view.slots,
         preheat=view.preheat,
+        drafted_tokens=view.drafted_tokens,
+        accepted_tokens=view.accepted_tokens,
     )
 
 
@@ -90,6 +93,14 @@ def histogram_to_proto(histogram: HistogramView) -> admin_pb2.Histogram:
 def tenant_to_proto(tenant: TenantView) -> admin_pb2.TenantBooks:
     """One tenant's share of the books."""
     return admin_pb2.TenantBooks(**asdict(tenant))
+
+
+def step_profile_to_proto(profile: StepProfile) -> admin_pb2.StepProfile:
+    """Where the time of the steps went."""
+    return admin_pb2.StepProfile(
+        decode=admin_pb2.StepSums(**asdict(profile.decode)),
+        prompt=admin_pb2.StepSums(**asdict(profile.prompt)),
+    )
 
 
 def _history(events: Sequence[Event], now_ns: int) -> list[admin_pb2.HistoryEvent]:

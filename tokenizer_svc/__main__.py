@@ -11,7 +11,7 @@ from protos.errors import InvalidRequest, ModelError
 from radixd.chassis.command import settings_from_argv
 from radixd.chassis.grpc_server import check_port_is_free, join_address, wait_for_stop_signal
 from radixd.chassis.logs import configure_logs
-from radixd.chassis.model_source import resolve_model
+from radixd.chassis.model_source import ModelSource, resolve_model
 from radixd.chassis.preheat_file import load_preheat_file
 from radixd.chassis.settings import Settings
 from radixd.chassis.tenants import load_tenants
@@ -22,6 +22,8 @@ from tokenizer_svc.tokenizers.tokenizer import Tokenizer
 SERVICE = "tokenizer_svc"
 USAGE_EXIT_STATUS = 2
 DRAIN_GRACE_S = 10.0
+_FAKE_MODEL_ID = "fake"
+"""What the fake worker calls its model."""
 _LIVE_BEYOND_THE_QUEUE = 1024
 """Requests here that are not in the scheduler's queue: in the tokenizer, or preheats."""
 
@@ -36,29 +38,31 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         check_port_is_free(settings.host, settings.port)
-        config = _config(settings)
-        asyncio.run(_serve(config, _tokenizer(settings)))
+        source = None if settings.fake_worker else resolve_model(settings.model)
+        config = _config(settings, model_id=_FAKE_MODEL_ID if source is None else source.model_id)
+        asyncio.run(_serve(config, _tokenizer(source)))
     except (InvalidRequest, ModelError) as error:
         print(f"{SERVICE}: {error}", file=sys.stderr)
         return USAGE_EXIT_STATUS
     return 0
 
 
-def _tokenizer(settings: Settings) -> Tokenizer:
-    if settings.fake_worker:
+def _tokenizer(source: ModelSource | None) -> Tokenizer:
+    if source is None:
         return ByteTokenizer()
     # Here, so that the fake worker needs none of the libraries behind it.
     from tokenizer_svc.tokenizers.load import load_tokenizer
 
-    return load_tokenizer(resolve_model(settings.model))
+    return load_tokenizer(source)
 
 
-def _config(settings: Settings) -> FrontConfig:
+def _config(settings: Settings, *, model_id: str) -> FrontConfig:
     tenants = load_tenants(settings.tenants)
     return FrontConfig(
         host=settings.host,
         port=settings.port,
         scheduler_address=join_address(settings.scheduler_host, settings.scheduler_port),
+        model_id=model_id,
         max_prompt_bytes=settings.max_prompt_bytes,
         max_live=settings.max_waiting + settings.max_running + _LIVE_BEYOND_THE_QUEUE,
         tenants=tenants,

@@ -61,6 +61,7 @@ def public_stats(stats: internal.GetStatsResponse) -> pb.GetStatsResponse:
         economy=stats.economy,
         histograms=dict(stats.histograms),
         tenants=dict(stats.tenants),
+        step_profile=stats.step_profile,
     )
 
 
@@ -73,6 +74,7 @@ def _model(model: internal.Model) -> pb.ModelInfo:
         device=model.device,
         kv_dtype=model.kv_dtype,
         kind=model.kind,
+        weights=model.weights,
     )
 
 
@@ -114,4 +116,6 @@ def _tokens(stats: internal.GetStatsResponse) -> pb.TokenCounters:
         recomputed=counters["recomputed_tokens"],
         preheated=counters["preheated_tokens"],
         evicted=counters["evicted_tokens"],
+        drafted=counters["drafted_tokens"],
+        accepted=counters["accepted_tokens"],
     )

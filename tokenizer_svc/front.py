@@ -40,6 +40,7 @@ from tokenizer_svc.preheat import Preheater
 from tokenizer_svc.request_owners import RequestOwners
 from tokenizer_svc.scheduler_link import SchedulerLink
 from tokenizer_svc.scheduler_questions import SchedulerQuestions
+from tokenizer_svc.served_model import own_vocabulary
 from tokenizer_svc.start_preheat import StartPreheat
 from tokenizer_svc.tenancy import access_for
 from tokenizer_svc.tokenizer_pool import TokenizerPool
@@ -67,6 +68,8 @@ class FrontConfig:
     port: int
     """0: any free one."""
     scheduler_address: str
+    model_id: str
+    """Name of the model whose tokenizer this is."""
     max_prompt_bytes: int
     max_live: int
     """Requests that may be live at once, waiting ones included."""
@@ -86,7 +89,8 @@ class Front:
         options = [*CLIENT_OPTIONS, ("grpc.enable_http_proxy", 0)]
         self._channel = grpc.aio.insecure_channel(config.scheduler_address, options=options)
         self._scheduler = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self.link = SchedulerLink(self._scheduler, self.live)
+        own = own_vocabulary(config.model_id, tokenizer)
+        self.link = SchedulerLink(self._scheduler, self.live, own=own)
         self._pool = TokenizerPool(tokenizer)
         self._door = Door(access_for(config.tenants))
         self._server = create_server(interceptors=[self._door])

@@ -21,7 +21,7 @@ from protos.radixd.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
 from protos.wire import pack_ids, unpack_ids
 from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
 from tokenizer_svc.live_requests import LiveRequests
-from tokenizer_svc.served_model import ServedModel, served_model
+from tokenizer_svc.served_model import OwnVocabulary, ServedModel, mismatch, served_model
 from tokenizer_svc.token_log import read_logprobs
 
 EXPIRY_GRACE_S = 0.5
@@ -35,9 +35,13 @@ log = structlog.get_logger()
 class SchedulerLink:
     """Keeps the stream up, and knows whether requests can be served now."""
 
-    def __init__(self, stub: pb_grpc.SchedulerServiceStub, live: LiveRequests) -> None:
+    def __init__(
+        self, stub: pb_grpc.SchedulerServiceStub, live: LiveRequests, *, own: OwnVocabulary
+    ) -> None:
+        """A worker whose model cannot be the one of `own` is as good as away."""
         self._stub = stub
         self._live = live
+        self._own = own
         self._outbox: deque[pb.AttachRequest] = deque()
         """Empty while no stream is up: what is live is submitted anew on the next."""
         self._outbox_filled = asyncio.Event()
@@ -49,11 +53,12 @@ class SchedulerLink:
         """Set on every change of `is_ready`; whoever follows it clears it."""
         self.model: ServedModel | None = None
         """The last model announced; kept while the worker is away."""
+        self._mismatch: str | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Scheduler and worker are both there."""
-        return self._attached and self._worker_connected
+        """Scheduler and worker are both there, and the worker's model is the front's."""
+        return self._attached and self._worker_connected and self._mismatch is None
 
     async def run(self) -> None:
         """Attaches to the scheduler, again and again, until cancelled."""
@@ -79,7 +84,8 @@ class SchedulerLink:
         """The model, once requests can be served; at once when they can be now.
 
         Raises:
-            Unavailable: not by `until_s` (on the event loop's clock).
+            Unavailable: not by `until_s` (on the event loop's clock), or at once when the worker
+                serves another model than the front.
             RequestCancelled: the request was cancelled meanwhile.
             RadixdError: it was ended with this error meanwhile.
         """
@@ -87,6 +93,8 @@ class SchedulerLink:
         try:
             async with asyncio.timeout_at(until_s):
                 while not self.is_ready and live.outcome is None:
+                    if self._mismatch is not None:
+                        raise Unavailable(self._mismatch)
                     await live.changed()
         except TimeoutError:
             away = "model worker" if self._attached else "scheduler"
@@ -135,7 +143,8 @@ class SchedulerLink:
             self.cancel(live, error)
 
     async def _attach(self) -> None:
-        call = self._stub.Attach()
+        # It waits for the connection, which is tried for more often than a new call would be.
+        call = self._stub.Attach(wait_for_ready=True)
         writer = asyncio.create_task(self._write(call))
         try:
             async for response in call:
@@ -175,6 +184,7 @@ class SchedulerLink:
         if self._attached:
             log.warning("scheduler_lost", num_live=len(self._live))
         self._attached = self._worker_connected = False
+        self._mismatch = None
         self._outbox.clear()
         for live in self._live.submitted():
             self._live.end_attempt(live)
@@ -182,9 +192,16 @@ class SchedulerLink:
 
     def _take_worker_state(self, state: pb.WorkerState) -> None:
         self._worker_connected = state.connected
+        self._mismatch = None
         if state.connected:
             self.model = served_model(state.model)
+            self._mismatch = mismatch(self._own, self.model)
         log.info("worker_state", connected=state.connected, model=state.model.model_id)
+        if self._mismatch is not None:
+            log.error("model_mismatch", problem=self._mismatch)
+        elif state.connected and state.model.model_id != self._own.model_id:
+            # Perhaps one model under two names; perhaps another one with as many tokens.
+            log.warning("model_names_differ", front=self._own.model_id, worker=state.model.model_id)
         self._state_changed()
 
     def _take_output(self, output: pb.Output) -> None:

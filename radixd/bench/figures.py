@@ -9,11 +9,12 @@ Definitions, once:
 - inter-token latency: between successive tokens of a request.  A message with k tokens that comes
   a gap g after the one before counts as k gaps of g/k, so that batching tokens into messages
   neither hides nor invents latency.  Tokens beside the first one in the first message have no gap.
+- `cached_tokens`: prompt tokens that the server found in its cache; null where it does not say.
 - percentiles interpolate linearly between the two nearest values; null where there is no value.
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,8 @@ class Trace:
     arrivals: tuple[tuple[float, int], ...]
     """(moment, number of tokens) of each message that carried tokens."""
     ended_s: float
-    cached_tokens: int
+    cached_tokens: int | None
+    """None: the server does not say."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -55,14 +57,15 @@ class Figures:
     ttft_s: Quantiles
     short_ttft_s: Quantiles
     itl_s: Quantiles
-    cached_tokens: int
-    peak_rss_bytes: int
-    """Of all services together."""
+    cached_tokens: int | None
+    peak_rss_bytes: int | None
+    """Of all services together; None: not known."""
 
 
-def figures_of(traces: Sequence[Trace], *, peak_rss_bytes: int) -> Figures:
+def figures_of(traces: Sequence[Trace], *, peak_rss_bytes: int | None) -> Figures:
     """The figures of one run; traces must not be empty and each holds at least one arrival."""
     wall_s = max(t.ended_s for t in traces) - min(t.sent_s for t in traces)
+    cached_tokens = [t.cached_tokens for t in traces if t.cached_tokens is not None]
     return Figures(
         wall_s=wall_s,
         out_tok_s=sum(t.num_output_tokens for t in traces) / wall_s,
@@ -71,7 +74,7 @@ def figures_of(traces: Sequence[Trace], *, peak_rss_bytes: int) -> Figures:
             first_token_s(t) for t in traces if t.num_prompt_tokens < SHORT_PROMPT_TOKENS
         ),
         itl_s=quantiles(gap for t in traces for gap in gaps_s(t)),
-        cached_tokens=sum(t.cached_tokens for t in traces),
+        cached_tokens=sum(cached_tokens) if len(cached_tokens) == len(traces) else None,
         peak_rss_bytes=peak_rss_bytes,
     )
 
@@ -107,21 +110,59 @@ def percentile(ordered: Sequence[float], fraction: float) -> float:
 
 def report(workload: str, runs: Sequence[Figures], machine: dict[str, Any]) -> dict[str, Any]:
     """The JSON object of `radixd bench`: medians over the runs, and their ranges if several."""
+    return {"workload": workload, **summary(runs), "machine": machine}
+
+
+def summary(runs: Sequence[Figures]) -> dict[str, Any]:
+    """Medians over the runs; if several, also their ranges and the figures of each."""
     flat = [_flat(run) for run in runs]
-    middle = {key: _over(flat, key, statistics.median) for key in flat[0]}
-    value = {"workload": workload, **_nested(middle), "machine": machine}
+
+    def nested(choose: Callable[[list[Any]], Any]) -> dict[str, Any]:
+        return _nested({key: _over(flat, key, choose) for key in flat[0]})
+
+    value = nested(statistics.median)
     if len(runs) > 1:
-        lowest = {key: _over(flat, key, min) for key in flat[0]}
-        highest = {key: _over(flat, key, max) for key in flat[0]}
+        each = [_nested({key: _over([run], key, min) for key in run}) for run in flat]
         value["runs"] = {
             "num_runs": len(runs),
-            "lowest": _nested(lowest),
-            "highest": _nested(highest),
+            "lowest": nested(min),
+            "highest": nested(max),
+            "each": each,
         }
     return value
 
 
-def _over(flat: Sequence[dict[str, Any]], key: str, choose: Any) -> Any:
+def ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Ours divided by theirs for each figure of two summaries; None where either is missing."""
+    value: dict[str, Any] = {}
+    for key, own in ours.items():
+        if key == "runs":
+            continue
+        if isinstance(own, dict):
+            value[key] = ratios(own, theirs[key])
+        else:
+            is_known = own is not None and theirs[key]
+            value[key] = round(own / theirs[key], 4) if is_known else None
+    return value
+
+
+def comparison(
+    workload: str,
+    ours: Sequence[Figures],
+    peers: Mapping[str, Sequence[Figures]],
+    machine: dict[str, Any],
+) -> dict[str, Any]:
+    """The JSON object of `radixd bench --vs`: as `report`, with each peer's figures by name, and
+    ours divided by theirs."""
+    own = summary(ours)
+    theirs = {name: summary(runs) for name, runs in peers.items()}
+    return report(workload, ours, machine) | {
+        "peers": theirs,
+        "ratios": {name: ratios(own, peer) for name, peer in theirs.items()},
+    }
+
+
+def _over(flat: Sequence[dict[str, Any]], key: str, choose: Callable[[list[Any]], Any]) -> Any:
     values = [run[key] for run in flat if run[key] is not None]
     if not values:
         return None

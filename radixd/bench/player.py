@@ -5,48 +5,35 @@ Not here: what the times mean (figures.py) and who started the server (services.
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import grpc
 
 from protos.radixd.v1 import inference_pb2, inference_pb2_grpc
 from radixd.bench.figures import Trace
+from radixd.bench.turns import OnTokens, take_turns
 from radixd.bench.workload import BenchRequest, Workload
 from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, key_metadata, parse_target
 
-OnTokens = Callable[[int], object]
-"""Told the number of new tokens of each message, for a progress bar."""
-
 
 async def play(workload: Workload, target: str, on_tokens: OnTokens) -> list[Trace]:
-    """One run: arrivals by the clock, at most `concurrency` requests open.
+    """One run.
 
     Raises:
-        CommandError: a request failed or ended early; a run with a hole has no figures.
+        CommandError: a request failed or ended early.
     """
     address = parse_target(target)
-    turns = asyncio.Semaphore(workload.concurrency)
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         await _connect(channel, address)
         stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
-        start_s = time.perf_counter()
 
-        async def turn(request: BenchRequest) -> Trace:
-            await asyncio.sleep(start_s + request.arrival_s - time.perf_counter())
-            async with turns:
+        async def ask(request: BenchRequest) -> Trace:
+            try:
                 return await _ask(stub, request, on_tokens)
+            except grpc.RpcError as error:
+                raise explain(error, address) from None
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(turn(request)) for request in workload.requests]
-        except* grpc.RpcError as errors:
-            first = errors.exceptions[0]
-            assert isinstance(first, grpc.RpcError)
-            raise explain(first, address) from None
-        except* CommandError as refusals:
-            raise CommandError(str(refusals.exceptions[0])) from None
-    return [task.result() for task in tasks]
+        return await take_turns(workload, ask)
 
 
 async def _connect(channel: grpc.aio.Channel, address: str) -> None:

@@ -52,6 +52,31 @@ class Workload:
         )
         return replace(self, requests=folded)
 
+    def for_run(self, run_id: int, vocab_size: int) -> "Workload":
+        """The same prompts but for their first tokens, which no other run has.
+
+        A prefix cache matches from the first token on, so a server that knows no call to empty its
+        cache finds nothing there of the runs before.  Requests that begin alike still do, and those
+        that do not still do not, so within the run they share what they shared, to the token.
+        First tokens come from the middle half of the vocabulary, where no special ones are; run ids
+        near each other have none in common as long as that half is large enough for them.
+        """
+        first_ids = dict.fromkeys(request.prompt_token_ids[0] for request in self.requests)
+        start, num_ids = vocab_size // 4, vocab_size // 2
+        taken = run_id * len(first_ids)
+        of_run = {i: start + (taken + n) % num_ids for n, i in enumerate(first_ids)}
+        changed = tuple(
+            replace(
+                request,
+                prompt_token_ids=(
+                    of_run[request.prompt_token_ids[0]],
+                    *request.prompt_token_ids[1:],
+                ),
+            )
+            for request in self.requests
+        )
+        return replace(self, requests=changed)
+
 
 def load_workload(name: str) -> Workload:
     """One of w1, w2, w3, w4.

@@ -51,7 +51,7 @@ class WorkerChannel:
         self._socket = _socket(self._context, zmq.DEALER, endpoint)
         self._socket.linger = LINGER_MS
         self._socket.reconnect_ivl = 50
-        self._socket.reconnect_ivl_max = 1_000
+        self._socket.reconnect_ivl_max = 200
         self._socket.connect(endpoint)
         self.num_dropped = 0
         """Messages of the wrong shape received, and messages not sent as too many were unread."""

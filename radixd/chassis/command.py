@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -85,7 +85,8 @@ def settings_as_yaml(settings: Settings) -> str:
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     """Adds every setting as a flag; what is not given stays None, values stay text."""
     for name, field in Settings.model_fields.items():
-        text = f"{field.description} [{as_text(field.default)}]".replace("%", "%%")
+        default = f"[{as_text(field.default)}]"
+        text = " ".join((str(field.description), *_choices(field), default)).replace("%", "%%")
         if field.annotation is bool:
             action = argparse.BooleanOptionalAction
             parser.add_argument(flag(name), dest=name, action=action, default=None, help=text)
@@ -108,6 +109,12 @@ def _parse(prog: str, argv: list[str]) -> tuple[dict[str, Any], Path | None, boo
         raise InvalidRequest(unknown[0], f"unknown option; see {prog} --help")
     flags = {name: getattr(known, name) for name in Settings.model_fields}
     return flags, None if known.config is None else Path(known.config), known.print_config
+
+
+def _choices(field: FieldInfo) -> list[str]:
+    """A sentence with the names an option takes, where it takes only some."""
+    is_choice = get_origin(field.annotation) is Literal
+    return [f"One of {', '.join(get_args(field.annotation))}."] if is_choice else []
 
 
 def _metavar(name: str, field: FieldInfo) -> str:

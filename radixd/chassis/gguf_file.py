@@ -150,11 +150,11 @@ class GgufFile:
         found = self._array(key)
         if found.element_type != _STRING:
             raise self._wrong(f"metadata {key} is not an array of strings")
-        out, offset, view = [], found.offset, self._view
+        out, unpack, view, end = [], _U64.unpack_from, self._view, found.offset
         for _ in range(found.length):  # bounds were checked when the file was opened
-            (size,) = struct.unpack_from("<Q", view, offset)
-            out.append(str(view[offset + 8 : offset + 8 + size], "utf-8", "replace"))
-            offset += 8 + size
+            start = end + 8
+            end = start + unpack(view, end)[0]
+            out.append(str(view[start:end], "utf-8", "replace"))
         return out
 
     def numbers(self, key: str) -> list[int] | list[float]:

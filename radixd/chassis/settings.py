@@ -8,10 +8,16 @@ import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from protos.errors import InvalidRequest
 from radixd.chassis.yaml_file import read_yaml
@@ -28,10 +34,10 @@ in a file of options nor in what --print-config shows."""
 _WORKLOAD_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Every option of every service; a field's description is its help text."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(
         "smollm2", description="smollm2, a local folder or GGUF file, or a hub name."
@@ -97,9 +103,9 @@ class Settings(BaseSettings):
         0.9, gt=0, le=1, description="Of quantile: share of finished requests it covers."
     )
     chunk_size: int = Field(
-        256, ge=1, description="Most tokens of one prompt in a step, without a workload class."
+        128, ge=1, description="Most tokens of one prompt in a step, without a workload class."
     )
-    chunk_sizes: Annotated[dict[str, int], NoDecode] = Field(
+    chunk_sizes: dict[str, int] = Field(
         {"chat": 512, "code": 1024, "longform": 2048},
         description="The same by workload class; these are all classes there are.",
     )
@@ -112,8 +118,11 @@ class Settings(BaseSettings):
     max_drafts: int = Field(
         8, ge=1, le=32, description="Of speculation: most tokens guessed at once for a request."
     )
+    speculation_rows: int = Field(
+        4, ge=0, description="Of speculation: none while more requests than these decode."
+    )
     itl_target_ms: float = Field(
-        0.0,
+        200.0,
         ge=0,
         allow_inf_nan=False,
         description="Time a step stays below while requests decode; 0: no target.",
@@ -142,7 +151,7 @@ class Settings(BaseSettings):
     tenants: Path | None = Field(
         None, description="YAML file of tenants: their keys and their shares of the pool."
     )
-    public_domains: Annotated[tuple[str, ...], NoDecode] = Field(
+    public_domains: tuple[str, ...] = Field(
         (), description="Cache domains that all tenants share, with commas between."
     )
     metrics_port: int = Field(
@@ -274,9 +283,8 @@ def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Set
     given = {key: value for key, value in flags.items() if value is not None}
     variables = _variables()
     from_file = {} if config_file is None else _read_options(config_file)
-    values = {key: value for key, value in from_file.items() if variable(key) not in variables}
     try:
-        return Settings(**(values | given))
+        return Settings(**(from_file | variables | given))
     except ValidationError as error:
         first = error.errors()[0]
         problem = first["msg"].removeprefix("Value error, ")
@@ -287,22 +295,26 @@ def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Set
         option = str(first["loc"][0])
         if option in given:
             where = flag(option)
-        elif variable(option) in variables:
+        elif option in variables:
             where = variable(option)
         else:
             where = str(config_file)
         raise InvalidRequest(name, f"{problem} ({where})") from None
 
 
-def _variables() -> set[str]:
-    """Names of the options' variables that are set, in upper case."""
-    known = {variable(name) for name in Settings.model_fields}
-    ours = {key.upper() for key in os.environ if key.upper().startswith(ENV_PREFIX)}
-    for name in sorted(ours - known - {API_KEY_VARIABLE}):
-        # A misspelt option must not be silently without effect.
-        if not _KUBERNETES_LINK.fullmatch(name):
+def _variables() -> dict[str, str]:
+    """The text of each option's variable that is set, by the option; their case does not matter."""
+    options = {variable(name): name for name in Settings.model_fields}
+    found: dict[str, str] = {}
+    for key, text in sorted(os.environ.items()):
+        name = key.upper()
+        is_ours = name.startswith(ENV_PREFIX) and name != API_KEY_VARIABLE
+        if name in options:
+            found[options[name]] = text
+        elif is_ours and not _KUBERNETES_LINK.fullmatch(name):
+            # A misspelt option must not be silently without effect.
             raise InvalidRequest(name, "unknown option")
-    return ours & known
+    return found
 
 
 def _read_options(path: Path) -> dict[str, Any]:

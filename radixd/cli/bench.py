@@ -1,23 +1,28 @@
-"""`radixd bench`: plays a fixed workload and prints one JSON object, or a table for people."""
+"""`radixd bench`: plays fixed workloads and prints one JSON object each, or a table for people."""
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from radixd.bench.figures import Figures, Trace, figures_of, report
+from radixd.bench.figures import Figures, comparison, report
 from radixd.bench.machine import describe_machine
-from radixd.bench.player import play
+from radixd.bench.peer import OURS, Peer, find_model, parse_peers
+from radixd.bench.profile import notes
 from radixd.bench.services import OwnServices, own_services
-from radixd.bench.workload import Workload, load_workload
+from radixd.bench.workload import CONCURRENCY, Workload, load_workload
 from radixd.chassis.command import settings_from_argv
+from radixd.cli.bench_profile import profile_table
+from radixd.cli.bench_runs import books_of, run_ours, run_peer, run_profiled
+from radixd.cli.bench_tables import comparison_table, table_of
 from radixd.cli.client import Client, CommandError
-from radixd.cli.terminal import Json, err, out, print_json
+from radixd.cli.options import takes
+from radixd.cli.terminal import Json, out, print_json, print_table
 
 
 class WorkloadName(StrEnum):
@@ -27,32 +32,62 @@ class WorkloadName(StrEnum):
     W2 = "w2"
     W3 = "w3"
     W4 = "w4"
+    ALL = "all"
 
 
-def bench(
-    ctx: typer.Context,
-    workload: Annotated[WorkloadName, typer.Option(help="What to play; see the README.")],
-    runs: Annotated[int, typer.Option(min=1, help="Runs; figures are medians.")] = 1,
-    json: Json = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What the user typed; options of services are left in the context."""
+
+    ctx: typer.Context
+    workload: Annotated[WorkloadName, typer.Option(help="What to play; see the README.")]
+    runs: Annotated[int, typer.Option(min=1, help="Runs; figures are medians.")] = 1
+    json: Json = False
     target: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="A running server; absent: start one of our own."),
-    ] = None,
-) -> None:
-    """Measure a workload; takes every option of `radixd up` for the services it starts.
+    ] = None
+    vs: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[NAME=]URL", help="A peer with the OpenAI API, measured in turn; repeatable."
+        ),
+    ] = field(default_factory=list)
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Play once, and tell where the steps' time went.")
+    ] = False
 
-    Empties the server's cache before each run, and removes its pins.
+
+@takes(BenchOptions)
+def bench(options: BenchOptions) -> None:
+    """Measure workloads; takes every option of `radixd up` for the services it starts.
+
+    Empties the server's cache before each run, and removes its pins.  With --vs the runs of ours
+    and of the peers alternate, so that a noisy machine hits all alike, and the first token of
+    every prompt is another one in each run, so that no peer finds the runs before in its cache.
+
+    Of --workload all, peak memory is the highest up to the workload's end, not of it alone.
 
     `radixd bench core` measures the scheduler core alone.
     """
-    work = load_workload(workload.value)
-    with _serving(ctx.args, target) as (address, services):
-        figures = [_run(work, address, services, label) for label in _labels(work.name, runs)]
-    value = report(work.name, figures, describe_machine())
-    if json:
-        print_json(value)
-    else:
-        out.print(table_of(value))
+    if options.profile and (options.vs or options.runs > 1):
+        raise CommandError("--profile plays once, and ours alone: not with --vs or --runs")
+    peers = [replace(peer, model=asyncio.run(find_model(peer))) for peer in parse_peers(options.vs)]
+    is_all = options.workload is WorkloadName.ALL
+    names = tuple(CONCURRENCY) if is_all else (options.workload.value,)
+    machine = describe_machine()
+    with _serving(options.ctx.args, options.target) as (address, services):
+        for name in names:
+            work, runs = load_workload(name), options.runs
+            if options.profile:
+                value = run_profiled(work, address, services, name) | {"machine": machine}
+            elif peers:
+                value = _compare(work, address, services, peers, runs, machine)
+            else:
+                labels = _labels(name, runs)
+                figures = [run_ours(work, address, services, label) for label in labels]
+                value = report(name, figures, machine)
+            _show(value, as_json=options.json)
 
 
 @contextlib.contextmanager
@@ -67,92 +102,46 @@ def _serving(argv: list[str], target: str | None) -> Iterator[tuple[str, OwnServ
         yield services.address, services
 
 
+def _compare(
+    work: Workload,
+    address: str,
+    services: OwnServices | None,
+    peers: list[Peer],
+    num_runs: int,
+    machine: dict[str, Any],
+) -> dict[str, Any]:
+    """Ours, then each peer, and again; all of them get the same prompts in a run."""
+    with Client(address) as client:
+        vocab_size = books_of(client).model.vocab_size
+    work = work.for_vocabulary(vocab_size)
+    # Not 0: a peer may still have in its cache what an earlier command asked for.
+    first_run_id = secrets.randbelow(vocab_size)
+    ours: list[Figures] = []
+    theirs: dict[str, list[Figures]] = {peer.name: [] for peer in peers}
+    for number, label in enumerate(_labels(work.name, num_runs)):
+        of_run = work.for_run(first_run_id + number, vocab_size)
+        ours.append(run_ours(of_run, address, services, f"{label} {OURS}"))
+        for peer in peers:
+            figures = run_peer(of_run, peer, services, f"{label} {peer.name}")
+            theirs[peer.name].append(figures)
+    value = comparison(work.name, ours, theirs, machine)
+    for peer in peers:
+        value["peers"][peer.name] |= {"url": peer.url, "model": peer.model}
+    return value
+
+
 def _labels(name: str, runs: int) -> list[str]:
     return [name] if runs == 1 else [f"{name} {run}/{runs}" for run in range(1, runs + 1)]
 
 
-def _run(work: Workload, address: str, services: OwnServices | None, label: str) -> Figures:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with (
-        Client(address) as client,
-        # Few refreshes: on a small machine the bar runs on the cores that are measured.
-        Progress(
-            *columns,
-            TimeElapsedColumn(),
-            console=err,
-            transient=True,
-            disable=not err.is_terminal,
-            refresh_per_second=2,
-        ) as progress,
-    ):
-        stats = client.stats()
-        if not stats.worker_connected:
-            raise CommandError("the worker is away; there is nothing to measure")
-        work = work.for_vocabulary(stats.model.vocab_size)
-        client.flush()
-        task = progress.add_task(label, total=work.num_output_tokens)
-        playing = play(work, address, lambda tokens: progress.advance(task, tokens))
-        traces = asyncio.run(_watched(playing, services))
-        reported = sum(client.stats().peak_rss_bytes.values())
-    if not reported and services is not None:
-        reported = services.peak_rss_bytes()
-    return figures_of(traces, peak_rss_bytes=reported)
-
-
-async def _watched(
-    playing: Coroutine[Any, Any, list[Trace]], services: OwnServices | None
-) -> list[Trace]:
-    """The traces, or an error as soon as a service of ours has ended."""
-    task = asyncio.create_task(playing)
-    try:
-        while not task.done():
-            await asyncio.wait((task,), timeout=1.0)
-            if services is not None:
-                services.check()
-        return task.result()
-    finally:
-        task.cancel()
-
-
-def table_of(value: dict[str, Any]) -> Table:
-    """The report for people; ranges in brackets where there were several runs."""
-    runs = value.get("runs")
-    table = Table("figure", title=f"{value['workload']} on {value['machine']['cpu']}")
-    table.add_column("median" if runs else "value", justify="right")
-    if runs:
-        table.add_column("range", justify="right")
-    for name, path in _ROWS:
-        cells = [_cell(name, _at(value, path))]
-        if runs:
-            low, high = _at(runs["lowest"], path), _at(runs["highest"], path)
-            cells.append("-" if low is None else f"{_cell(name, low)} … {_cell(name, high)}")
-        table.add_row(name, *cells)
-    return table
-
-
-_ROWS = (
-    ("wall time, s", ("wall_s",)),
-    ("output tokens/s", ("out_tok_s",)),
-    ("first token p50, s", ("ttft_s", "p50")),
-    ("first token p95, s", ("ttft_s", "p95")),
-    ("short prompts p50, s", ("short_ttft_s", "p50")),
-    ("short prompts p95, s", ("short_ttft_s", "p95")),
-    ("between tokens p50, s", ("itl_s", "p50")),
-    ("between tokens p95, s", ("itl_s", "p95")),
-    ("cached tokens", ("cached_tokens",)),
-    ("peak memory, GiB", ("peak_rss_bytes",)),
-)
-
-
-def _at(value: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def _cell(name: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if name.endswith("GiB"):
-        return f"{value / 2**30:.2f}"
-    return str(value) if isinstance(value, int) else f"{value:.3f}"
+def _show(value: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(value)
+    elif "idle_s" in value:
+        print_table(profile_table(value))
+        for note in notes(value):
+            out.print(note, markup=False, soft_wrap=True)
+    elif "peers" in value:
+        print_table(comparison_table(value))
+    else:
+        out.print(table_of(value))

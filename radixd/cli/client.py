@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from protos.errors import RadixdError
 from protos.radixd.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -34,7 +35,7 @@ _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 T = TypeVar("T")
 
 
-class CommandError(Exception):
+class CommandError(RadixdError):
     """A command cannot go on; the message is the one line the user sees, exit code 1."""
 
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from radixd.chassis.command import settings_from_argv
-from radixd.cli import doctor_checks, doctor_server
+from radixd.cli import doctor_backend, doctor_checks, doctor_server
 from radixd.cli.doctor_finding import Finding, State
 from radixd.cli.terminal import Json, out, print_json
 
@@ -29,6 +29,7 @@ def doctor(
         *doctor_checks.packages(settings),
         doctor_checks.names(),
         doctor_checks.model(settings),
+        doctor_backend.backend(settings),
         doctor_checks.memory(settings),
         doctor_checks.run_folder(settings),
         *doctor_server.ports(settings),

@@ -94,15 +94,16 @@ def memory(settings: Settings) -> Finding:
         return warn("memory", "unknown on this system", "see that the pool fits")
     if shape is None:
         return ok("memory", f"{_gib(available)} available")
-    pool = settings.kv_slots * shape.kv_bytes_per_token
+    kv_bytes = shape.kv_bytes_per_token(settings.kv_dtype)
+    pool = settings.kv_slots * kv_bytes
     needed = pool + shape.weight_bytes + SERVICES_BYTES
     detail = (
         f"about {_gib(needed)} needed ({_gib(pool)} for {settings.kv_slots} slots of "
-        f"{shape.kv_bytes_per_token} bytes), {_gib(available)} available"
+        f"{kv_bytes} bytes), {_gib(available)} available"
     )
     if needed <= available:
         return ok("memory", detail)
-    spare = max(0, available - shape.weight_bytes - SERVICES_BYTES) // shape.kv_bytes_per_token
+    spare = max(0, available - shape.weight_bytes - SERVICES_BYTES) // kv_bytes
     return fail("memory", detail, f"--kv-slots {spare}" if spare else "a smaller model")
 
 

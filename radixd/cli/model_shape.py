@@ -26,14 +26,14 @@ class ModelShape:
     head_dim: int
     num_parameters: int
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values of one slot, in fp32."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * FP32_BYTES
+    def kv_bytes_per_token(self, kv_dtype: str) -> int:
+        """Bytes of keys and values of one slot; in int8, each head has a scale in fp32."""
+        head = self.head_dim + FP32_BYTES if kv_dtype == "int8" else self.head_dim * FP32_BYTES
+        return 2 * self.num_layers * self.num_kv_heads * head
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights, in fp32."""
+        """Bytes of the weights, in fp32: what `auto` may end with, and measures against."""
         return self.num_parameters * FP32_BYTES
 
 

@@ -149,13 +149,19 @@ def _numbers(look: Look) -> Table:
     reuse = f"{share(tokens.cached, tokens.prompt):.1%} of {tokens.prompt} prompt tokens"
     tax = f"{share(tokens.recomputed, tokens.computed):.1%} computed again"
     table.add_row("reuse", reuse, tax)
+    if tokens.drafted:
+        right = f"{share(tokens.accepted, tokens.drafted):.1%} of {tokens.drafted} guesses right"
+        table.add_row("guessed", right, f"{tokens.accepted} tokens without a step of their own")
     table.add_row(
         "tree",
         f"{stats.slots.num_tree_nodes} nodes, pages of {stats.slots.page_size}",
         f"{look.rates['evicted']:.1f} tokens/s evicted",
     )
     table.add_row("retracted", f"{requests.retractions} in all", f"{look.retractions} just now")
-    table.add_row("memory", f"{rss_bytes / 2**20:.0f} MiB at most", "")
+    kept = f"weights {stats.model.weights}, KV {stats.model.kv_dtype}"
+    table.add_row(
+        "memory", f"{rss_bytes / 2**20:.0f} MiB at most", kept if stats.model.weights else ""
+    )
     return table
 
 

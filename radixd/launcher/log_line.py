@@ -30,6 +30,14 @@ def is_progress(line: str) -> bool:
     return event is not None and event["event"] in _PROGRESS
 
 
+def preheat_failure(line: str) -> str | None:
+    """What a line says of a prefix that could not be warmed or pinned; None: it says no such."""
+    event = _event(line)
+    if event is None or event["event"] != "preheat_prefix_failed":
+        return None
+    return f"entry {_number(event, 'entry')}: {event.get('problem', '')}"
+
+
 def brief(line: str) -> str:
     """What a line says, short enough for a progress line; progress is drawn as a bar."""
     event = _event(line)

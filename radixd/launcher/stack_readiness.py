@@ -8,6 +8,9 @@ from radixd.chassis.grpc_server import CLIENT_OPTIONS, join_address
 from radixd.chassis.readiness import SERVING, UNREACHABLE, readiness_on
 from radixd.chassis.settings import Settings
 
+_OPTIONS = [*CLIENT_OPTIONS, ("grpc.max_reconnect_backoff_ms", 100)]
+"""Nobody listens at first; the first to do so is to be found at once."""
+
 SCHEDULER_SERVICE = "radixd.scheduler.v1.SchedulerService"
 """Its health says whether a worker is attached; the scheduler's own ("") whether it runs."""
 
@@ -18,9 +21,9 @@ class StackReadiness:
     def __init__(self, settings: Settings, address: str) -> None:
         """`address` is the front's."""
         self._scheduler = grpc.insecure_channel(
-            join_address(settings.scheduler_host, settings.scheduler_port), options=CLIENT_OPTIONS
+            join_address(settings.scheduler_host, settings.scheduler_port), options=_OPTIONS
         )
-        self._front = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._front = grpc.insecure_channel(address, options=_OPTIONS)
 
     def missing(self) -> str | None:
         """What is waited for, as a phrase; None: the server is ready."""

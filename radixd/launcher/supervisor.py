@@ -22,7 +22,7 @@ from radixd.chassis.grpc_server import join_address
 from radixd.chassis.settings import Settings
 from radixd.launcher.child import Child
 from radixd.launcher.files import check_files
-from radixd.launcher.log_line import brief, for_machine, for_terminal, is_progress
+from radixd.launcher.log_line import brief, for_machine, for_terminal, is_progress, preheat_failure
 from radixd.launcher.ports import settle_ports
 from radixd.launcher.progress import Progress
 from radixd.launcher.stack_readiness import StackReadiness
@@ -38,7 +38,7 @@ BACKEND_GONE_GRACE_S = 1.0
 """For a step that is under way."""
 MAX_WORKER_RESTARTS = 3
 RESTART_WINDOW_S = 600.0
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.1
 """How often readiness is asked for during the start."""
 
 
@@ -75,6 +75,7 @@ class Supervisor:
         self._changes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._num_signals = 0
         self._ready = False
+        self._preheat_failures: list[str] = []
         self._restarts: deque[float] = deque()
         self._own_folder: Path | None = None
         self._handlers: dict[int, Any] = {}
@@ -246,6 +247,8 @@ class Supervisor:
             child.kill()
 
     def _forward(self, name: str, line: str) -> None:
+        if not self._ready and (failure := preheat_failure(line)) is not None:
+            self._preheat_failures.append(failure)
         if self._progress.is_terminal and is_progress(line):
             return  # the live line draws it
         render = for_terminal if self._progress.is_terminal else for_machine
@@ -260,6 +263,7 @@ class Supervisor:
             f'  radixd generate{target} --prompt "The capital of France is"\n'
             f"  grpcurl -plaintext {address} list\n"
             "  Ctrl-C ends it"
+            + "".join(f"\n  not as --preheat asked, {each}" for each in self._preheat_failures)
         )
 
     def _catch_signals(self) -> None:

@@ -76,7 +76,9 @@ class Bench:
         plan = self.core.schedule(self._now_ns).plan
         watch.stop()
         assert plan is not None
-        result = BatchResult(step_id=plan.step_id, token_ids=array("i", [7] * sum(plan.samples)))
+        result = BatchResult(
+            step_id=plan.step_id, token_ids=array("i", [7] * sum(map(bool, plan.samples)))
+        )
         watch.start()
         self.core.apply(result, self._now_ns)
         watch.stop()

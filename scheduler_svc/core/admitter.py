@@ -131,6 +131,10 @@ class Admitter:
     def _admit_one(self, request: Request) -> bool:
         """Admits a request, or ends it; False when it must wait."""
         state = self._state
+        # Asked first: others may be cut back for it now, and it comes next.
+        may_wait = bool(
+            state.num_running or state.leaving or state.in_flight or state.pool.num_in_flight
+        )
         self._kv.attach(request)
         is_warm = request.is_preheat and not request.num_to_prefill(self._kv.page_size)
         # A hard pin takes what is cached, and so promised to those that run, out of their reach.
@@ -141,7 +145,7 @@ class Admitter:
             state.admit(request)
             return True
         self._kv.detach(request)
-        if state.num_running or state.leaving or state.in_flight or state.pool.num_in_flight:
+        if may_wait:
             return False
         # Nobody runs, so nothing can become free: it grew this far, or pins are in its way.
         self.outputs.append(end_pool_full(state, request))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from scheduler_svc.core.in_flight import PlanInFlight
 from scheduler_svc.core.request import Request
-from scheduler_svc.core.step_time import StepTimeModel
+from scheduler_svc.core.step_time import MIN_PREFILL_TOKENS, StepTimeModel
 
 _NS_PER_MS = 1_000_000
+
+LONG_STEP_NS = 50 * _NS_PER_MS
+"""A step during which somebody may well come."""
 
 
 class ChunkingConfig(Protocol):
@@ -46,20 +50,55 @@ def chunk_of(config: ChunkingConfig, request: Request) -> int:
     return min(size, config.max_batch_tokens)
 
 
-def prefill_budget(config: ChunkingConfig, num_decodes: int, model: StepTimeModel) -> int:
+def prefill_budget(
+    config: ChunkingConfig,
+    num_decodes: int,
+    model: StepTimeModel,
+    *,
+    num_before: int = 0,
+    is_shared: bool = False,
+) -> int:
     """Tokens that all prompts together may take in a step beside `num_decodes` decoding rows.
 
-    All of the step when nobody decodes, because nobody's next token then waits for it.  At
-    least one otherwise, as long as the rows leave any, so that prompts always advance.
+    All of the step when nobody decodes and nobody else has a prompt, because nobody's next token
+    then waits for it.  At least one otherwise, as long as the rows leave any, so that prompts
+    always advance.
+
+    Args:
+        num_before: Tokens that the oldest part-way prompt has behind it; late in a long one a
+            token takes longer.
+        is_shared: Whether more than one prompt wants tokens now: of those that end in this step,
+            each first token waits for all of it.
     """
-    if not num_decodes:
-        return config.max_batch_tokens
-    budget = max(1, int(config.prefill_share * config.max_batch_tokens))
-    budget = min(budget, config.max_batch_tokens - num_decodes)
-    if config.itl_target_ms > 0 and budget > 0:
+    budget = config.max_batch_tokens
+    if num_decodes:
+        budget = max(1, int(config.prefill_share * config.max_batch_tokens))
+        budget = min(budget, config.max_batch_tokens - num_decodes)
+    if config.itl_target_ms > 0 and budget > 0 and (num_decodes or is_shared):
         target_ns = int(config.itl_target_ms * _NS_PER_MS)
-        budget = model.most_prefill_tokens(num_decodes, target_ns, budget)
+        budget = model.most_prefill_tokens(num_decodes, target_ns, budget, num_before)
     return max(0, budget)
+
+
+def is_ahead_of_time(plan: PlanInFlight, model: StepTimeModel) -> bool:
+    """Whether the next step should not be planned yet, because the one in flight is long.
+
+    Planning ahead saves the worker a wait of a millisecond or two.  Beside a long step that is
+    little, and whoever comes during it would find the next one planned without them.
+    """
+    rows = len(plan.decodes) + plan.num_drafted_tokens
+    predicted_ns = model.predict_ns(rows, plan.num_prefill_tokens, plan.num_prefill_pairs)
+    return predicted_ns is not None and predicted_ns >= LONG_STEP_NS
+
+
+def share_of_first(budget: int, shorter_want: int) -> int:
+    """Most tokens of a step for the prompt that has waited longest; shorter ones want so many.
+
+    What they leave, and a quarter at least, but no fewer than MIN_PREFILL_TOKENS, or it could be
+    cut back faster than it advances.  Short prompts that came after it thus get the most of a step;
+    longer ones get what it leaves: to share with those would delay it and help nobody.
+    """
+    return max(MIN_PREFILL_TOKENS, budget // 4, budget - shorter_want)
 
 
 def order_prefills(prefills: Sequence[Request]) -> list[Request]:

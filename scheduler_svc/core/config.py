@@ -13,6 +13,7 @@ from protos.plan import MAX_PAGE_SIZE
 from scheduler_svc.core.admission import ADMISSION_ESTIMATES
 from scheduler_svc.core.eviction import EVICTION_POLICIES
 from scheduler_svc.core.retraction import RETRACTION_POLICIES
+from scheduler_svc.core.speculation import MOST_DRAFTS, SPECULATIONS
 from scheduler_svc.core.waiting_order import WAITING_ORDERS
 
 RETRACTION_KEEPS = {
@@ -89,14 +90,21 @@ class SchedulerConfig:
     # --- how much of a step -------------------------------------------------------------------
     max_batch_tokens: int = 512
     """Most tokens computed in one step, decode and prefill together."""
-    chunk_size: int = 256
+    chunk_size: int = 128
     """Most tokens of one prompt computed in one step, for requests without a workload class."""
     chunk_sizes: Mapping[str, int] = field(default_factory=lambda: CHUNK_SIZES)
     """The same by workload class; `max_batch_tokens` bounds it."""
     prefill_share: float = 1.0
     """Share of a step's tokens that prompts may take while others decode."""
-    itl_target_ms: float = 0.0
+    itl_target_ms: float = 200.0
     """Predicted time a step stays below while others decode; 0: no target."""
+
+    speculation: str = "auto"
+    """See core.speculation."""
+    max_drafts: int = 8
+    """Most tokens guessed at once for a request."""
+    speculation_rows: int = 4
+    """Nothing is guessed while more requests than these decode."""
 
     # --- who is cut back, and what is evicted -------------------------------------------------
     retraction_policy: str = "progress"
@@ -125,6 +133,10 @@ class SchedulerConfig:
         for name in ("max_running", "max_batch_tokens", "chunk_size", "max_waiting", "most_passes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+        if not 1 <= self.max_drafts <= MOST_DRAFTS:
+            raise ValueError(f"max_drafts: {self.max_drafts} is not in 1..{MOST_DRAFTS}")
+        if self.speculation_rows < 0:
+            raise ValueError(f"speculation_rows: {self.speculation_rows} is below 0")
         for name, policies in POLICY_NAMES.items():
             if getattr(self, name) not in policies:
                 known = ", ".join(policies)
@@ -167,6 +179,7 @@ POLICY_NAMES: dict[str, Mapping[str, object]] = {
     "retraction_policy": RETRACTION_POLICIES,
     "retraction_keep": RETRACTION_KEEPS,
     "eviction_policy": EVICTION_POLICIES,
+    "speculation": SPECULATIONS,
 }
 """Field of the configuration to the names it may have."""
 
@@ -191,5 +204,8 @@ CHANGEABLE = (
     "low_watermark",
     "eviction_policy",
     "pin_budget",
+    "speculation",
+    "max_drafts",
+    "speculation_rows",
 )
 """Fields that may change while requests run."""

@@ -21,6 +21,10 @@ class Counters:
     cached_tokens: int = 0
     """Of those, served from the tree."""
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    """Computed on a guess of what would be sampled before them."""
+    accepted_tokens: int = 0
+    """Of those, right ones: generated without a step of their own."""
     computed_tokens: int = 0
     recomputed_tokens: int = 0
     """Of the computed ones, computed before and lost to retraction or to the worker."""

@@ -123,6 +123,8 @@ def view_of(asker: _Asker, request: Request) -> RequestView:
         deadline_in_ns=None if deadline_ns is None else max(0, deadline_ns - state.now_ns),
         slots=len(request.pages) * size,
         preheat=request.is_preheat,
+        drafted_tokens=request.num_drafted,
+        accepted_tokens=request.num_accepted,
     )
 
 
@@ -222,7 +224,10 @@ def _summary_of_running(request: Request, view: RequestView) -> str:
     if view.phase is Phase.PREFILL:
         return f"computes its prompt: {request.num_computed} of {request.num_tokens} tokens"
     most = request.submission.max_tokens
-    return f"generates: {request.num_outputs} of at most {most} tokens"
+    told = f"generates: {request.num_outputs} of at most {most} tokens"
+    if not request.num_drafted:
+        return told
+    return f"{told}; {request.num_accepted} of {request.num_drafted} guessed ahead were right"
 
 
 def _explain_ended(ended: Ended) -> Explanation:
@@ -242,6 +247,8 @@ def _explain_ended(ended: Ended) -> Explanation:
         deadline_in_ns=None,
         slots=0,
         preheat=ended.is_preheat,
+        drafted_tokens=ended.num_drafted,
+        accepted_tokens=ended.num_accepted,
     )
     ending = ended.ending.name
     detail = ended.events[-1].detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +14,10 @@ class PlannedRow(NamedTuple):
 
     request: Request
     extend_len: int
-    samples: bool
+    num_samples: int
+    """Tokens it may sample: none, one, or one more than there are drafts."""
+    drafts: array[int] | None = None
+    """The last inputs of a row that decodes, if they are guesses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,13 @@ class PlanInFlight:
     rows: list[PlannedRow]
     """The other rows, in plan order."""
     num_prefill_tokens: int
+    num_prefill_pairs: int = 0
+    """See core.step_time."""
+    num_drafted_tokens: int = 0
+    """Inputs of decoding rows among `rows`: their last tokens and the drafts behind them."""
+    num_drafts: int = 0
+    sent_alone_ns: int | None = None
+    """When it was planned, if nothing else was in flight then."""
 
 
 class PendingRemap(NamedTuple):

@@ -136,7 +136,7 @@ def _check_rows(scheduler: Scheduler, holders: list[Request], broken: list[str])
         decodes = sum(plan.decodes.count(request) for plan in state.in_flight)
         if request.num_unacked != decodes + sum(row.extend_len for row in planned):
             broken.append(f"{name}: tokens in flight miscounted")
-        sampled = decodes + sum(row.samples for row in planned)
+        sampled = decodes + sum(row.num_samples for row in planned)
         if request.state is not State.LEAVING and request.num_pending != sampled:
             broken.append(f"{name}: tokens to be sampled miscounted")
 

@@ -4,17 +4,28 @@ Who owns a request's pages, as half-open ranges of its positions:
 
     [0, leased)           the tree's, locked by the request's lease
     [leased, computed)    private, written or being written
-    [computed, capacity)  private, rest of the last page
+    [computed, capacity)  private, rest of the last page; while drafts are in flight, they count
+                          as computed, and are given up again with the answer
 """
 
 from __future__ import annotations
 
 from array import array
 
+from scheduler_svc.core.free_runs import LEAST_LONG
 from scheduler_svc.core.page_pool import Owner, PagePool
 from scheduler_svc.core.radix_node import Inserted, Lease, PrefixKey
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.request import Request
+
+MOST_ROOM = 256
+"""Tokens for which whoever begins a run of pages finds room to grow, if there is as much."""
+
+_EVICTED_TOGETHER = 1024
+"""Tokens that eviction frees beyond what is asked for: of a cold leaf these lie side by side, and
+would be next.  Freed one at a time, as they are needed, they would never make a run."""
+_MOST_TOGETHER = 1 / 32
+"""Of the pool; no more than that is kept from those who might still ask for it."""
 
 
 class KVCache:
@@ -24,6 +35,13 @@ class KVCache:
         self.pool = pool
         self.tree = tree
         self.page_size = page_size
+        self._room = max(LEAST_LONG, MOST_ROOM // page_size)
+        together = min(_EVICTED_TOGETHER // page_size, int(pool.num_pages * _MOST_TOGETHER))
+        self._together = together if together >= 4 * LEAST_LONG else 0  # else too few for runs
+        self._num_holders = 0
+        """Requests that hold pages."""
+        self._grown: list[Request] = []
+        """Those that got a page each last."""
 
     @property
     def num_available_pages(self) -> int:
@@ -52,6 +70,7 @@ class KVCache:
     def attach(self, request: Request) -> None:
         """Gives a request the longest cached prefix of its tokens, locked."""
         assert request.lease is None
+        self._num_holders += 1
         request.lease = self.tree.acquire(self.match_key(request))
         request.pages = self.tree.path_pages(request.lease)
         request.num_computed = len(request.pages) * self.page_size
@@ -62,6 +81,7 @@ class KVCache:
         assert len(request.pages) == request.lease.num_pages
         self.tree.release(request.lease)
         request.num_computed = 0
+        self._num_holders -= 1
         request.forget_kv()
 
     def grow(self, request: Request, num_tokens: int) -> bool:
@@ -75,15 +95,49 @@ class KVCache:
             return True
         if missing > self.num_available_pages:
             return False
-        request.pages.extend(self.take(missing))
+        behind = request.pages[-1] if request.pages else 0
+        rest = self.num_pages(len(request.tokens)) - len(request.pages) - missing
+        request.pages.extend(self.take(missing, behind, max(0, rest)))
         return True
 
-    def take(self, num_pages: int) -> array[int]:
-        """[num_pages] private pages, evicting for them; the caller knows that they can be had."""
-        short = num_pages - self.pool.num_free
-        if short > 0:
-            self.tree.evict(short)
-        return self.pool.take(num_pages)
+    def grow_each(self, requests: list[Request]) -> array[int]:
+        """[num_requests] one more page for each of these, evicting if it must; the caller knows
+        that they can be had."""
+        if not requests:
+            return array("i")
+        self._evict_for(len(requests))
+        room = self._room_for_each()
+        if requests == self._grown:  # as in most steps; reading all last pages costs more than this
+            pages = self.pool.take_each_again(room)
+        else:
+            last = array("i", [request.pages[-1] for request in requests])
+            pages = self.pool.take_each(last, room)
+            self._grown = requests
+        for request, page in zip(requests, pages, strict=True):
+            request.pages.append(page)
+        return pages
+
+    def give_up(self, request: Request, num_tokens: int) -> None:
+        """The last `num_tokens` computed positions hold drafts that were wrong: they are not
+        computed, and pages that hold nothing else are as if never taken.
+
+        No plan in flight may name the request.
+        """
+        request.num_computed -= num_tokens
+        end = self.num_pages(request.num_computed)
+        self.pool.put_back(request.pages[end:])
+        del request.pages[end:]
+
+    def take(self, num_pages: int, behind: int = 0, rest: int = 0) -> array[int]:
+        """[num_pages] private pages, evicting for them; the caller knows that they can be had.
+
+        Args:
+            num_pages: how many, side by side if possible.
+            behind: the page they are to follow if possible, or 0.
+            rest: pages that the request is known to need after these.
+        """
+        self._evict_for(num_pages)
+        return self.pool.take(num_pages, behind, rest + self._room_for_each())
 
     def commit(self, request: Request, last_step_id: int) -> tuple[int, array[int]] | None:
         """Puts the computed whole pages of a running request into the tree.
@@ -138,6 +192,7 @@ class KVCache:
                 self.tree.release(end)
         self.pool.give_back(request.pages[num_tree:], Owner.PRIVATE)
         self.tree.release(lease)
+        self._num_holders -= 1
         request.forget_kv()
         return None if end.node.parent is None else end
 
@@ -147,6 +202,16 @@ class KVCache:
             return request.pages[start:end]
         size, pages = self.page_size, request.pages
         return array("i", [pages[i // size] * size + i % size for i in range(start, end)])
+
+    def _evict_for(self, num_pages: int) -> None:
+        """Makes so many pages free, and some more that lie beside them."""
+        short = num_pages - self.pool.num_free
+        if short > 0:
+            self.tree.evict(short + min(self._together, self.tree.num_evictable_pages - short))
+
+    def _room_for_each(self) -> int:
+        """Pages: half of what is free is left to those that run now, half to those to come."""
+        return min(self._room, self.pool.num_free // (2 * self._num_holders + 1))
 
     def _insert(self, request: Request, key: PrefixKey, num_whole: int, below: Lease) -> Inserted:
         priority = request.submission.priority

@@ -25,6 +25,8 @@ class Ended(NamedTuple):
     num_computed: int
     cached_tokens: int | None
     num_retractions: int
+    num_drafted: int
+    num_accepted: int
     submitted_ns: int
     ending: Ending
     events: tuple[Event, ...]
@@ -52,6 +54,8 @@ class MemoryOfEnded:
                 num_computed=request.num_computed,
                 cached_tokens=request.cached_tokens,
                 num_retractions=request.num_retractions,
+                num_drafted=request.num_drafted,
+                num_accepted=request.num_accepted,
                 submitted_ns=request.submitted_ns,
                 ending=ending,
                 events=tuple(request.events),

@@ -13,8 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-_FEW = 32
-"""Up to so many pages a plain loop is faster than setting numpy up (measured)."""
+from scheduler_svc.core.free_runs import FEW, FreeRuns
 
 
 class Owner(IntEnum):
@@ -30,6 +29,7 @@ class Owner(IntEnum):
     DUMP = 255
 
 
+_FREE, _PRIVATE = int(Owner.FREE), int(Owner.PRIVATE)  # numpy is slow with members of an enum
 _BYTES = tuple(bytes((owner,)) for owner in range(256))
 
 
@@ -41,12 +41,14 @@ class PagePool:
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
-        self.owners = bytearray(num_pages + 1)
-        self.owners[0] = Owner.DUMP
+        self.owners = bytearray(num_pages + 2)
+        """Owner of each page; the last byte is behind the last page, and never free."""
+        self.owners[0] = self.owners[-1] = Owner.DUMP
         self._owners = np.frombuffer(self.owners, np.uint8)  # the same bytes, for many at once
         self._counting = array("i", range(num_pages + 1))  # runs of neighbors look like a slice
-        # A stack with the lowest page on top: runs of neighbors come out in order.
-        self._free = array("i", range(num_pages, 0, -1))
+        self._front = np.zeros(0, np.intp)
+        """The pages that were taken for each of several requests last."""
+        self._runs = FreeRuns(self.owners, self._counting)
         self._in_flight: deque[tuple[int, array[int]]] = deque()
         self.num_in_flight = 0
         self.num_freed = 0
@@ -55,23 +57,71 @@ class PagePool:
     @property
     def num_free(self) -> int:
         """Pages that may be taken now."""
-        return len(self._free)
+        return self._runs.num_free
 
-    def take(self, num_pages: int) -> array[int]:
-        """Pages for one request, FREE to PRIVATE; the caller has checked `num_free`."""
-        assert num_pages <= len(self._free), (num_pages, len(self._free))
-        if not num_pages:
-            return array("i")
-        pages = self._free[: -num_pages - 1 : -1]
-        del self._free[-num_pages:]
-        self._move(pages, Owner.FREE, Owner.PRIVATE)
+    def take(self, num_pages: int, behind: int = 0, room: int = 0) -> array[int]:
+        """Pages for one request, FREE to PRIVATE; the caller has checked `num_free`.
+
+        Args:
+            num_pages: how many, side by side if possible.
+            behind: the page they are to follow if possible, or 0.
+            room: free pages that should lie behind them, for the request to grow into.
+        """
+        assert num_pages <= self.num_free, (num_pages, self.num_free)
+        return self._runs.take(num_pages, behind, room)
+
+    def take_each(self, last: array[int], room: int = 0) -> array[int]:
+        """[n] a page for each of n requests, the one behind its last one if possible, FREE to
+        PRIVATE; the caller has checked `num_free`.
+
+        Args:
+            last: [n] the last page of each.
+            room: as in `take`, for those that cannot go on where they are.
+        """
+        owners = self.owners
+        pages, blocked = array("i"), []
+        for at, page in enumerate(last):
+            pages.append(page + 1)
+            if owners[page + 1] == _FREE:
+                owners[page + 1] = _PRIVATE
+            else:
+                blocked.append(at)
+        self._begin_runs(pages, blocked, room)
+        self._front = np.array(pages, np.intp)  # what numpy indexes by: other types are converted
         return pages
+
+    def take_each_again(self, room: int = 0) -> array[int]:
+        """[n] the same for the same requests, whose last pages are those they got last time: no
+        two are the same, so that all can be looked at at once."""
+        front = self._front
+        front += 1
+        found = self._owners[front]
+        blocked = found.nonzero()[0].tolist()
+        np.maximum(found, _PRIVATE, out=found)  # of FREE; other owners are above
+        self._owners[front] = found
+        pages = array("i", front.astype(np.intc).tobytes())
+        self._begin_runs(pages, blocked, room)
+        for at in blocked:
+            front[at] = pages[at]
+        return pages
+
+    def _begin_runs(self, pages: array[int], blocked: list[int], room: int) -> None:
+        """Replaces the pages at these indices, which are not free, when all others are taken."""
+        assert len(pages) <= self.num_free, (len(pages), self.num_free)
+        self._runs.num_free -= len(pages) - len(blocked)
+        for at in blocked:
+            pages[at] = self.take(1, 0, room)[0]
 
     def give_back(self, pages: array[int], owner: Owner) -> None:
         """Pages that nobody reads any more, `owner` to FREE."""
         self._move(pages, owner, Owner.FREE)
-        self._free.extend(pages[::-1])
+        self._runs.note(pages)
         self.num_freed += len(pages)
+
+    def put_back(self, pages: array[int]) -> None:
+        """Undoes `take` of pages that held nothing anybody may read, PRIVATE to FREE."""
+        self._move(pages, Owner.PRIVATE, Owner.FREE)
+        self._runs.note(pages)
 
     def adopt(self, pages: array[int]) -> None:
         """Pages that move from a request into the tree, PRIVATE to TREE."""
@@ -99,8 +149,8 @@ class PagePool:
         return settled
 
     def free_pages(self) -> list[int]:
-        """Copy of the free list, for the invariant check."""
-        return list(self._free)
+        """Every free page that can be found, for the invariant check."""
+        return self._runs.free_pages()
 
     def in_flight_pages(self) -> list[int]:
         """Every retired page, for the invariant check."""
@@ -108,7 +158,7 @@ class PagePool:
 
     def _move(self, pages: array[int], source: Owner, target: Owner) -> None:
         num_pages = len(pages)
-        if num_pages <= _FEW:
+        if num_pages <= FEW:
             owners, wanted, new = self.owners, int(source), int(target)
             for page in pages:
                 assert owners[page] == wanted, (page, owners[page], source)

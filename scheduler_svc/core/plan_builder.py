@@ -6,8 +6,10 @@ from array import array
 
 from protos.plan import TOKEN_FROM_STEP_BEFORE, BatchPlan, NewRow, Remap
 from scheduler_svc.core.in_flight import PlanInFlight, PlannedRow
-from scheduler_svc.core.request import Request, State
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.speculation import note_drafts
 from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.step_time import pairs_of
 
 
 class PlanBuilder:
@@ -24,7 +26,10 @@ class PlanBuilder:
         self._input_ids: array[int] = array("i")
         self._out_slots: array[int] = array("i")
         self._new_rows: list[NewRow] = []
-        self._num_prefill_tokens = 0
+        self.num_prefill_tokens = 0
+        self._num_prefill_pairs = 0
+        """Of prompts, so far."""
+        self._num_drafted_tokens = self._num_drafts = 0
 
     @property
     def is_empty(self) -> bool:
@@ -74,7 +79,8 @@ class PlanBuilder:
         self._input_ids.extend(request.tokens[start:end])
         self._out_slots.extend(self._state.kv.slots(request, start, end))
         self._planned.append(PlannedRow(request, num_tokens, samples))
-        self._num_prefill_tokens += num_tokens
+        self.num_prefill_tokens += num_tokens
+        self._num_prefill_pairs += pairs_of(num_tokens, start)
         request.num_computed = end
         request.num_unacked += num_tokens
         request.num_pending += samples
@@ -83,9 +89,33 @@ class PlanBuilder:
         if samples:
             self._state.begin_decoding(request)
 
+    def add_drafts(self, request: Request, drafts: array[int]) -> None:
+        """The next token of a stream, all of whose tokens are known, and guesses at those behind
+        it, booked as if they were right; pages are in place."""
+        assert not request.num_pending
+        assert request.num_owed == 1
+        start, num_tokens = request.num_computed, 1 + len(drafts)
+        self._rows.append(request.row)
+        self._prefix_lens.append(start)
+        self._extend_lens.append(num_tokens)
+        self._samples.append(num_tokens)
+        self._input_ids.append(request.tokens[-1])
+        self._input_ids.extend(drafts)
+        self._out_slots.extend(self._state.kv.slots(request, start, start + num_tokens))
+        self._planned.append(PlannedRow(request, num_tokens, num_tokens, drafts))
+        self._num_drafted_tokens += num_tokens
+        self._num_drafts += len(drafts)
+        request.num_computed = start + num_tokens
+        request.num_unacked += num_tokens
+        request.num_pending += num_tokens
+        request.last_step_id = self._state.next_step_id
+        self._state.ledger.note_decodes([request])
+        note_drafts(self._state, request, len(drafts))
+
     def build(self) -> BatchPlan:
         """The plan, booked as in flight."""
         state, size = self._state, self._state.config.page_size
+        # Of all that hold a row: one that admission cut back just now may still be in this plan.
         remaps = tuple(
             Remap(
                 row=request.row,
@@ -93,7 +123,6 @@ class PlanBuilder:
                 slots=state.kv.slots(request, first_page * size, (first_page + num_pages) * size),
             )
             for request, first_page, num_pages in state.remaps
-            if request.state is State.RUNNING
         )
         plan = BatchPlan(
             step_id=state.next_step_id,
@@ -110,7 +139,16 @@ class PlanBuilder:
         state.remaps = []
         state.freed_rows = array("i")
         state.in_flight.append(
-            PlanInFlight(plan.step_id, self._decodes, self._planned, self._num_prefill_tokens)
+            PlanInFlight(
+                plan.step_id,
+                self._decodes,
+                self._planned,
+                self.num_prefill_tokens,
+                self._num_prefill_pairs,
+                self._num_drafted_tokens,
+                self._num_drafts,
+                None if state.in_flight else state.now_ns,
+            )
         )
         state.next_step_id += 1
         state.counters.steps += 1

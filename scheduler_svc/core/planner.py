@@ -12,17 +12,27 @@ from array import array
 
 from protos.plan import BatchPlan
 from scheduler_svc.core.admitter import Admitter
-from scheduler_svc.core.chunking import chunk_of, order_prefills, prefill_budget
+from scheduler_svc.core.chunking import (
+    chunk_of,
+    is_ahead_of_time,
+    order_prefills,
+    prefill_budget,
+    share_of_first,
+)
 from scheduler_svc.core.facts import Facts
 from scheduler_svc.core.messages import Output
 from scheduler_svc.core.plan_builder import PlanBuilder
 from scheduler_svc.core.reliever import Reliever
 from scheduler_svc.core.request import Request, State
+from scheduler_svc.core.speculation import deal, is_possible, must_wait, num_spare_pages
 from scheduler_svc.core.state import SchedulerState
 
 LOOK_AGAIN_STEPS = 8
 """While nobody comes or goes, a full pool is looked at again after so many steps: what streams are
 expected to need shrinks as they near their ends."""
+
+LOOK_AT_WAITING = 64
+"""Of those that wait, so many of the oldest may be found to be shorter than a part-way prompt."""
 
 
 class Planner:
@@ -36,11 +46,18 @@ class Planner:
         self._reliever = Reliever(state, self._facts)
         self._budget = 0
         """Tokens that prompts may still take of this step."""
+        self._drafted: list[tuple[Request, array[int]]] = []
+        """Streams with drafts; their next token has its page."""
         self.outputs: list[Output] = []
         """Endings that planning brought about."""
 
     def plan(self) -> BatchPlan | None:
         """The next plan, or None when there is nothing to compute now."""
+        state = self._state
+        if must_wait(state):
+            return None
+        if state.in_flight and is_ahead_of_time(state.in_flight[-1], state.step_time):
+            return None
         while True:
             before = self._num_gone()
             self._facts.forget_held()
@@ -58,18 +75,27 @@ class Planner:
         state = self._state
         self.outputs += self._reliever.make_room()
         num_decodes = self._decode()
-        self._budget = prefill_budget(state.config, num_decodes, state.step_time)
         prefills: list[Request] = []
         preheats: list[Request] = []
         for request in state.prefilling.values():
             (preheats if request.is_preheat else prefills).append(request)
         ordered = order_prefills(prefills)
+        num_before = ordered[0].num_computed if ordered else 0
+        self._budget = prefill_budget(
+            state.config,
+            num_decodes,
+            state.step_time,
+            num_before=num_before,
+            is_shared=len(prefills) + len(state.waiting) > 1,
+        )
         for request in ordered[:1]:
-            self._extend(request)
+            wanted = self._wanted_by_shorter(request, ordered[1:])
+            self._extend(request, share_of_first(self._budget, wanted))
         self._admit()
         for request in ordered[1:] + preheats:
             if request.state is State.RUNNING:  # a tenant below its guarantee may have cut it back
                 self._extend(request)
+        self._draft(num_decodes)
 
     def _decode(self) -> int:
         """Gives every stream that can grow its token; returns how many did."""
@@ -78,16 +104,43 @@ class Planner:
             for request in self._state.decoding.values()
             if request.num_computed < request.end_tokens - 1
         ]
+        if is_possible(self._state) and not self._state.in_flight:
+            requests = self._set_drafted_apart(requests)
         if not requests:
-            return 0
+            return len(self._drafted)
         if self._kv.page_size == 1:
-            pages = self._kv.take(min(len(requests), self._kv.num_available_pages))
-            del requests[len(pages) :]
-            for request, page in zip(requests, pages, strict=True):
-                request.pages.append(page)
-            self._builder.add_decodes(requests, pages)
-            return len(requests)
-        return self._decode_by_pages(requests)
+            del requests[self._kv.num_available_pages :]
+            self._builder.add_decodes(requests, self._kv.grow_each(requests))
+            return len(requests) + len(self._drafted)
+        return self._decode_by_pages(requests) + len(self._drafted)
+
+    def _set_drafted_apart(self, requests: list[Request]) -> list[Request]:
+        """Those without drafts; the others have room for their next token, and get the rest of the
+        step when prompts have theirs."""
+        self._drafted = []
+        plain: list[Request] = []
+        for request, num_drafts in zip(requests, deal(self._state, requests), strict=True):
+            if num_drafts and self._kv.grow(request, request.num_computed + 1):
+                assert request.drafter is not None
+                self._drafted.append((request, request.drafter.drafts(num_drafts)))
+            else:
+                plain.append(request)
+        return plain
+
+    def _draft(self, num_decodes: int) -> None:
+        """Adds the streams that were set apart, with the drafts that fit beside everything else."""
+        room = self._state.config.max_batch_tokens - num_decodes - self._builder.num_prefill_tokens
+        for request, drafts in self._drafted:
+            if request.state is not State.RUNNING:
+                continue
+            pages = len(request.pages) + num_spare_pages(self._state)
+            most = min(room, pages * self._kv.page_size - request.num_computed - 1)
+            fitting = drafts[: max(0, most)]
+            grown = self._kv.grow(request, request.num_computed + 1 + len(fitting))
+            assert grown, request.request_id
+            self._builder.add_drafts(request, fitting)
+            room -= len(fitting)
+        self._drafted = []
 
     def _decode_by_pages(self, requests: list[Request]) -> int:
         """The same where a page holds several tokens, so that few streams need one now."""
@@ -101,18 +154,26 @@ class Planner:
                     continue
                 growing.append(request)
             fitting.append(request)
-        for request, page in zip(growing, self._kv.take(len(growing)), strict=True):
-            request.pages.append(page)
+        self._kv.grow_each(growing)
         for request in fitting:
             position = request.num_computed
             slots.append(request.pages[position // size] * size + position % size)
         self._builder.add_decodes(fitting, array("i", slots))
         return len(fitting)
 
-    def _extend(self, request: Request) -> None:
+    def _wanted_by_shorter(self, first: Request, others: list[Request]) -> int:
+        """Tokens of this step for prompts, part-way or waiting, that owe less than this one."""
+        state, owed = self._state, first.num_owed
+        shorter = [request.num_owed for request in others if request.num_owed < owed]
+        if self._may_admit() and state.free_rows:
+            shorter += state.waiting.shorter_prompts(owed, LOOK_AT_WAITING)
+        return sum(min(num_tokens, state.config.chunk_size) for num_tokens in shorter)
+
+    def _extend(self, request: Request, share: int | None = None) -> None:
         """Gives a prompt as much of the step as it may have."""
         owed = request.num_to_prefill(self._kv.page_size)
-        num_tokens = min(owed, chunk_of(self._state.config, request), self._budget)
+        budget = self._budget if share is None else min(share, self._budget)
+        num_tokens = min(owed, chunk_of(self._state.config, request), budget)
         if num_tokens > 1 and not self._kv.grow(request, request.num_computed + num_tokens):
             room = (len(request.pages) + self._kv.num_available_pages) * self._kv.page_size
             num_tokens = min(num_tokens, room - request.num_computed)
@@ -126,13 +187,18 @@ class Planner:
         if not len(state.waiting):
             state.verdict = None
             return
-        num_changes, step_id = state.full_since
-        if num_changes == state.num_changes and state.next_step_id < step_id + LOOK_AGAIN_STEPS:
-            return  # who did not fit then does not now: streams have only grown
+        if not self._may_admit():
+            return
         admitter = Admitter(state, self._facts, self._reliever)
         for request in admitter.admitted(lambda: self._budget):
             self._extend(request)
         self.outputs += admitter.outputs
+
+    def _may_admit(self) -> bool:
+        """Who did not fit a few steps ago does not now, unless somebody left: streams only grow."""
+        num_changes, step_id = self._state.full_since
+        since = self._state.next_step_id - step_id
+        return num_changes != self._state.num_changes or since >= LOOK_AGAIN_STEPS
 
     def _unblock(self) -> bool:
         """Nothing could be planned: if nothing is in flight either, somebody must give way."""

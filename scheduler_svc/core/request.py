@@ -10,6 +10,7 @@ from array import array
 from enum import Enum
 from typing import NamedTuple
 
+from scheduler_svc.core.drafts import Drafter
 from scheduler_svc.core.messages import Submission
 from scheduler_svc.core.pin import Pin
 from scheduler_svc.core.radix_node import Lease, Namespace
@@ -47,6 +48,7 @@ class Request:
         "arrival",
         "asked",
         "cached_tokens",
+        "drafter",
         "end_tokens",
         "events",
         "is_bound",
@@ -56,8 +58,10 @@ class Request:
         "lease",
         "most_computed",
         "namespace",
+        "num_accepted",
         "num_admitted_before",
         "num_computed",
+        "num_drafted",
         "num_pending",
         "num_retractions",
         "num_unacked",
@@ -108,20 +112,9 @@ class Request:
         """Was retracted: comes back only when its whole need fits."""
         self.kept: Pin | None = None
         """While it waits to return: what marks the part of it that is still cached."""
-        self.num_retractions = 0
-        self.cached_tokens: int | None = None
-        """Prompt tokens found in the tree at first admission; fixed from then on."""
-        self.peeked_tokens = 0
-        """Tokens the tree held at the last look at it while waiting."""
-        self.peeked_at = -1
-        """Version of the tree at that look."""
         self.most_computed = 0
         """Highest num_computed of earlier admissions; what is computed again below it is tax."""
-        self.admitted_tick = 0
-        """Which admission of all was its last one."""
-        self.last_step_id = 0
-        """The last plan that computed something for it."""
-        self.events: list[Event] = []
+        self._have_no_past()
         self._hold_nothing()
 
     @property
@@ -187,6 +180,26 @@ class Request:
         """After its pages and row were given back: nothing of it is computed any more."""
         self.most_computed = max(self.most_computed, self.num_computed)
         self._hold_nothing()
+
+    def _have_no_past(self) -> None:
+        self.num_retractions = 0
+        self.cached_tokens: int | None = None
+        """Prompt tokens found in the tree at first admission; fixed from then on."""
+        self.peeked_tokens = 0
+        """Tokens the tree held at the last look at it while waiting."""
+        self.peeked_at = -1
+        """Version of the tree at that look."""
+        self.admitted_tick = 0
+        """Which admission of all was its last one."""
+        self.last_step_id = 0
+        """The last plan that computed something for it."""
+        self.events: list[Event] = []
+        self.drafter: Drafter | None = None
+        """Of a request that decoded where drafts were possible."""
+        self.num_drafted = 0
+        """Tokens that were computed for it on a guess."""
+        self.num_accepted = 0
+        """Tokens it got because a guess was right."""
 
     def _hold_nothing(self) -> None:
         self.row = -1

@@ -1,17 +1,21 @@
 """Predicts how long the worker takes for a step.  Learns from what steps took; reads no clock.
 
-The model is linear: base + per_row * decoding rows + per_token * prompt tokens, none of them
-negative.  It is fitted by least squares with exponential forgetting: the normal equations
-are kept as running sums, each step weighing `FORGETTING` times what the next one does (recursive
-least squares: Ljung, System Identification, 1999, chapter 11).  Where the data say nothing about
-a coefficient, because nobody sent a prompt for a while, say, it keeps its last value: the fit is
-drawn a little towards the fit before.
+The model is linear: base + per_row * decoding rows + per_token * prompt tokens + per_pair * pairs,
+none of them negative, where a pair is a prompt token and a token it attends to: late in a long
+prompt attention takes most of the time.  A draft counts as a row: it goes through the head and
+attends to its context as one.
+The model is fitted by least squares with exponential forgetting: the normal equations are kept as
+running sums, each step weighing `FORGETTING` times what the next one does (recursive least squares:
+Ljung, System Identification, 1999, chapter 11).  Where the data say nothing about a coefficient,
+because nobody sent a prompt for a while, say, it keeps its last value: the fit is drawn a little
+towards the fit before.
 """
 
 from __future__ import annotations
 
-from itertools import combinations
-from math import ceil
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import combinations, combinations_with_replacement
 
 MIN_PREFILL_TOKENS = 16
 """Prompts may always have so many tokens of a step, whatever is predicted: they must advance."""
@@ -32,6 +36,9 @@ MOST_SURPRISE = 8
 """A step that took more than so many times what was predicted counts as that many times: the
 worker compiled something, or was stopped.  If it stays slow, the fit gets there all the same."""
 
+NEWEST_TURNAROUND = 1 / 16
+"""Weight of the newest one in their average."""
+
 _PULL = 1e-3
 """Weight of the fit before, in steps."""
 
@@ -39,49 +46,65 @@ _PULL = 1e-3
 _NS_PER_UNIT = 1e6
 _ROWS_PER_UNIT = 64.0
 _TOKENS_PER_UNIT = 512.0
+_PAIRS_PER_UNIT = 512.0 * 1024.0
 
-_SUBSETS = tuple(subset for size in (3, 2, 1) for subset in combinations((0, 1, 2), size))
+_BASE, _PER_ROW, _PER_TOKEN, _PER_PAIR = _COEFFICIENTS = range(4)
+_PRODUCTS = tuple(combinations_with_replacement(_COEFFICIENTS, 2))
+_SUBSETS = tuple(subset for size in (4, 3, 2, 1) for subset in combinations(_COEFFICIENTS, size))
 
-Vector = tuple[float, float, float]
+Vector = tuple[float, ...]
+"""One number a coefficient."""
+
+
+def pairs_of(num_tokens: int, num_before: int) -> int:
+    """Pairs of prompt tokens, each with itself and all before it, the first of them included."""
+    return num_tokens * num_before + num_tokens * (num_tokens + 1) // 2
 
 
 class StepTimeModel:
-    """Time of a step from its number of decoding rows and of prompt tokens."""
+    """Time of a step from its number of decoding rows, of prompt tokens and of their pairs."""
 
-    __slots__ = ("_fit", "_is_stale", "_num_steps", "_num_with_rows", "_num_with_tokens", "_sums")
+    __slots__ = (
+        "_fit",
+        "_is_stale",
+        "_num_steps",
+        "_num_with_rows",
+        "_num_with_tokens",
+        "_sums",
+        "turnaround_ns",
+    )
 
     def __init__(self) -> None:
-        self._sums = (0.0,) * 9
-        """[1, rows, tokens] times itself, upper triangle by rows, then times the duration."""
-        self._fit: Vector = (0.0, 0.0, 0.0)
-        """Units a step, a unit of rows, a unit of tokens."""
+        self._sums = [0.0] * (len(_PRODUCTS) + len(_COEFFICIENTS))
+        """[1, rows, tokens, pairs] times itself, as in _PRODUCTS, then times the duration."""
+        self._fit: Vector = (0.0,) * len(_COEFFICIENTS)
+        """Units a step, a unit of rows, of tokens, of pairs."""
         self._is_stale = False
         self._num_steps = self._num_with_rows = self._num_with_tokens = 0
+        self.turnaround_ns = 0.0
+        """Between a plan and its answer, beyond the step itself: what a step costs that is not
+        sent while the one before is computed.  An average."""
 
-    def note(self, rows: int, prefill_tokens: int, forward_ns: int) -> None:
+    def note_turnaround(self, waited_ns: int, forward_ns: int) -> None:
+        """Learns from a plan that was sent with nothing else in flight."""
+        if forward_ns <= 0:
+            return
+        lost_ns = float(max(0, waited_ns - forward_ns))
+        if self.turnaround_ns:
+            lost_ns = self.turnaround_ns + (lost_ns - self.turnaround_ns) * NEWEST_TURNAROUND
+        self.turnaround_ns = lost_ns
+
+    def note(self, rows: int, prefill_tokens: int, forward_ns: int, pairs: int = 0) -> None:
         """Learns from a step that was run; `forward_ns` of 0 says that nobody measured it."""
         if forward_ns <= 0:
             return
-        x, y = rows / _ROWS_PER_UNIT, prefill_tokens / _TOKENS_PER_UNIT
-        t = forward_ns / _NS_PER_UNIT
+        x, t = _units(rows, prefill_tokens, pairs), forward_ns / _NS_PER_UNIT
         if self._num_steps >= STEPS_BETWEEN_FITS:
-            base, per_row, per_token = self._fit
-            expected = base + per_row * x + per_token * y
+            expected = _dot(self._fit, x)
             if t > MOST_SURPRISE * expected > 0.0:
                 t = MOST_SURPRISE * expected
-        n, sx, sy, sxx, sxy, syy, st, sxt, syt = self._sums
-        keep = FORGETTING
-        self._sums = (
-            keep * n + 1.0,
-            keep * sx + x,
-            keep * sy + y,
-            keep * sxx + x * x,
-            keep * sxy + x * y,
-            keep * syy + y * y,
-            keep * st + t,
-            keep * sxt + x * t,
-            keep * syt + y * t,
-        )
+        new = [x[i] * x[j] for i, j in _PRODUCTS] + [each * t for each in x]
+        self._sums = [FORGETTING * old + more for old, more in zip(self._sums, new, strict=True)]
         self._num_steps += 1
         self._num_with_rows += rows > 0
         self._num_with_tokens += prefill_tokens > 0
@@ -89,7 +112,7 @@ class StepTimeModel:
         if self._num_steps % STEPS_BETWEEN_FITS == 0:
             self._solve()
 
-    def predict_ns(self, rows: int, prefill_tokens: int) -> int | None:
+    def predict_ns(self, rows: int, prefill_tokens: int, pairs: int = 0) -> int | None:
         """How long such a step takes; None while too few like it were seen."""
         if self._num_steps < LEAST_STEPS:
             return None
@@ -97,27 +120,23 @@ class StepTimeModel:
             return None
         if prefill_tokens > 0 and self._num_with_tokens < LEAST_STEPS_OF_KIND:
             return None
-        base, per_row, per_token = self._solve()
-        units = base + per_row * rows / _ROWS_PER_UNIT
-        units += per_token * prefill_tokens / _TOKENS_PER_UNIT
-        return int(units * _NS_PER_UNIT)
+        return int(_dot(self._solve(), _units(rows, prefill_tokens, pairs)) * _NS_PER_UNIT)
 
-    def most_prefill_tokens(self, rows: int, target_ns: int, most: int) -> int:
-        """Most prompt tokens, up to `most`, with which a step stays below `target_ns`.
+    def most_prefill_tokens(self, rows: int, target_ns: int, most: int, num_before: int = 0) -> int:
+        """Most prompt tokens, up to `most`, with which a step stays below `target_ns`, if they
+        stand behind so many others of their prompt.
 
         At least MIN_PREFILL_TOKENS, or `most` where that is less; `most` while nothing is known.
         """
-        least = min(MIN_PREFILL_TOKENS, most)
-        without, with_most = self.predict_ns(rows, 0), self.predict_ns(rows, most)
-        if without is None or with_most is None or with_most < target_ns:
+        if self.predict_ns(rows, 0) is None or self.predict_ns(rows, most) is None:
             return most
-        if without >= target_ns:
-            return least
-        # Here most > 0 and without < target <= with_most, so a token takes some time.
-        base, per_row, per_token = self._solve()
-        spare = target_ns / _NS_PER_UNIT - base - per_row * rows / _ROWS_PER_UNIT
-        num_tokens = ceil(spare / per_token * _TOKENS_PER_UNIT) - 1
-        return max(least, min(num_tokens, most))
+
+        def with_prompt_ns(num_tokens: int) -> int:
+            return self.predict_ns(rows, num_tokens, pairs_of(num_tokens, num_before)) or 0
+
+        # The time grows with the tokens: the first count that reaches the target is one too many.
+        too_many = bisect_left(range(most + 1), target_ns, key=with_prompt_ns)
+        return max(min(MIN_PREFILL_TOKENS, most), min(too_many - 1, most))
 
     def prefill_ns(self, num_tokens: int, num_steps: int = 0) -> int | None:
         """What computing so many prompt tokens in so many steps takes at least; None while that
@@ -128,36 +147,53 @@ class StepTimeModel:
         """
         if self.predict_ns(0, num_tokens) is None:
             return None
-        base, _, per_token = self._solve()
-        return int((base * num_steps + per_token * num_tokens / _TOKENS_PER_UNIT) * _NS_PER_UNIT)
+        fit = self._solve()
+        units = fit[_BASE] * num_steps + fit[_PER_TOKEN] * num_tokens / _TOKENS_PER_UNIT
+        return int(units * _NS_PER_UNIT)
 
     def _solve(self) -> Vector:
         """The coefficients that fit what was seen best, none of them negative.
 
-        Of three unknowns each may be zero or not: the best fit is the best of the fits of the
-        subsets, and if all three come out positive no subset can be better.
+        Each of the unknowns may be zero or not: the best fit is the best of the fits of the
+        subsets, and if all come out positive no subset can be better.
         """
         if not self._is_stale:
             return self._fit
-        n, sx, sy, sxx, sxy, syy, *right = self._sums
-        left = ((n + _PULL, sx, sy), (sx, sxx + _PULL, sxy), (sy, sxy, syy + _PULL))
-        pulled = [right[i] + _PULL * self._fit[i] for i in range(3)]
-        best, least_error = (0.0, 0.0, 0.0), 0.0
+        size = len(_COEFFICIENTS)
+        left = [[0.0] * size for _ in range(size)]
+        for (i, j), total in zip(_PRODUCTS, self._sums, strict=False):
+            left[i][j] = left[j][i] = total + (_PULL if i == j else 0.0)
+        totals = self._sums[len(_PRODUCTS) :]
+        pulled = [t + _PULL * before for t, before in zip(totals, self._fit, strict=True)]
+        best, least_error = (0.0,) * size, 0.0
         for subset in _SUBSETS:
             found = _solve_subset(left, pulled, subset)
             if min(found) < 0.0:
                 continue
             # At its own optimum the error of a subset is a constant less this.
-            error = -sum(found[i] * pulled[i] for i in subset)
+            error = -_dot(found, pulled)
             if error < least_error:
                 best, least_error = found, error
-            if len(subset) == 3:
+            if len(subset) == size:
                 break
         self._fit, self._is_stale = best, False
         return best
 
 
-def _solve_subset(left: tuple[Vector, ...], right: list[float], subset: tuple[int, ...]) -> Vector:
+def _units(rows: int, prefill_tokens: int, pairs: int) -> Vector:
+    return (
+        1.0,
+        rows / _ROWS_PER_UNIT,
+        prefill_tokens / _TOKENS_PER_UNIT,
+        pairs / _PAIRS_PER_UNIT,
+    )
+
+
+def _dot(a: Vector, b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def _solve_subset(left: list[list[float]], right: list[float], subset: tuple[int, ...]) -> Vector:
     """Solves the equations of some unknowns, the others being zero (Gauss, symmetric positive)."""
     rows = [[*(left[i][j] for j in subset), right[i]] for i in subset]
     size = len(subset)
@@ -166,8 +202,8 @@ def _solve_subset(left: tuple[Vector, ...], right: list[float], subset: tuple[in
             factor = rows[below][i] / rows[i][i]
             for j in range(i, size + 1):
                 rows[below][j] -= factor * rows[i][j]
-    found = [0.0, 0.0, 0.0]
+    found = [0.0] * len(_COEFFICIENTS)
     for i in reversed(range(size)):
         known = sum(rows[i][j] * found[subset[j]] for j in range(i + 1, size))
         found[subset[i]] = (rows[i][size] - known) / rows[i][i]
-    return found[0], found[1], found[2]
+    return tuple(found)

@@ -76,14 +76,24 @@ class TenantLedger:
             self.serve(tenant, OUTPUT_WEIGHT)
 
     def note_generated(self, requests: Sequence[Request], num_tokens: int) -> None:
-        """One token sampled for each of `num_tokens` requests, which are named when there are
-        many tenants."""
+        """`num_tokens` sampled, one for each of the requests, which are named when there are many
+        tenants."""
         if not self.has_many:
             for counts in self._counts.values():
                 counts.generated_tokens += num_tokens
             return
         for request in requests:
             self.of(request.submission.tenant).generated_tokens += 1
+
+    def note_drafts(self, tenant: str, num_tokens: int) -> None:
+        """So many were computed.  They are charged for once they turn out to be right: to guess was
+        not the tenant's idea."""
+        self.of(tenant).computed_tokens += num_tokens
+
+    def note_accepted(self, tenant: str, num_tokens: int) -> None:
+        """So many of them were right."""
+        if self.has_many:
+            self.serve(tenant, num_tokens * OUTPUT_WEIGHT)
 
     # --- the virtual token counter ------------------------------------------------------------
 

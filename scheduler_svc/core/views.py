@@ -72,6 +72,10 @@ class RequestView:
     deadline_in_ns: int | None
     slots: int
     preheat: bool
+    drafted_tokens: int = 0
+    """Tokens guessed for it."""
+    accepted_tokens: int = 0
+    """Of those, right ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

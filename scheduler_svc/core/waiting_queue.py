@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 from scheduler_svc.core.request import Request
@@ -92,6 +93,18 @@ class WaitingQueue:
         """All that wait."""
         fresh = (place.request for place in self._fresh.values())
         return [*self._returned, *fresh, *self._preheats.values()]
+
+    def shorter_prompts(self, num_tokens: int, most: int) -> Iterator[int]:
+        """Lengths below `num_tokens` among the `most` oldest that wait, without preheats and
+        without twins, which wait for others."""
+        fresh = (
+            place.request
+            for request_id, place in self._fresh.items()
+            if request_id not in self._leaders
+        )
+        for request in islice(chain(self._returned, fresh), most):
+            if request.num_tokens < num_tokens:
+                yield request.num_tokens
 
     def counts(self, facts: WaitingFacts) -> WaitingCounts:
         """How many wait and as what; costs what the number of configured tenants costs."""

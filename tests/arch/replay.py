@@ -35,8 +35,18 @@ TINY = Hello(
 def answer(plan: BatchPlan) -> BatchResult:
     """A token for each sampling row, as a function of the plan alone."""
     digest = hashlib.sha256(wire.encode(Envelope(epoch=1, message=plan))).digest()
-    tokens = [digest[at % 32] & 1 for at in range(sum(plan.samples))]
-    return BatchResult(step_id=plan.step_id, token_ids=array("i", tokens))
+    tokens, counts = array("i"), bytearray()
+    end = 0
+    for extend_len, num_samples in zip(plan.extend_lens, plan.samples, strict=True):
+        end += extend_len
+        first = len(tokens)
+        for at in range(end - num_samples, end):
+            if len(tokens) > first and plan.input_ids[at] != tokens[-1]:
+                break  # a draft that was wrong
+            tokens.append(digest[len(tokens) % 32] & 1)
+        if num_samples:
+            counts.append(len(tokens) - first)
+    return BatchResult(step_id=plan.step_id, token_ids=tokens, num_sampled=bytes(counts))
 
 
 def submission(story: random.Random, number: int) -> Submission:

@@ -22,7 +22,11 @@ PURE = (
 )
 """The part of the standard library that knows no clock, no randomness and no outside world."""
 
-NUMPY_PAYS = ("scheduler_svc.core.page_pool", "scheduler_svc.core.finish_order")
+NUMPY_PAYS = (
+    "scheduler_svc.core.page_pool",
+    "scheduler_svc.core.free_runs",
+    "scheduler_svc.core.finish_order",
+)
 """Modules of the core that may use numpy, because it was measured to pay there."""
 
 MAY_IMPORT = {
@@ -43,6 +47,7 @@ ONLY_IN = {
     "tokenizers": ("tokenizer_svc", "gpu_worker"),
     "safetensors": ("gpu_worker",),
     "zmq": ("radixd.chassis.channel",),
+    "httpx2": ("radixd.bench",),
     "prometheus_client": (
         "scheduler_svc.metrics",
         "scheduler_svc.metrics_server",

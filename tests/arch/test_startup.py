@@ -1,9 +1,12 @@
 """What a process of ours may need to start, tried in processes of their own."""
 
+import json
+import os
 import subprocess
 import sys
 import textwrap
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +56,57 @@ def test_front_needs_no_torch() -> None:
 def test_worker_needs_no_grpc() -> None:
     result = import_without({"grpc", "grpc_health", "grpc_reflection"}, ["gpu_worker"])
     assert "all imported" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("service", "argv", "event", "absent"),
+    [
+        ("tokenizer_svc", ["--model=smollm2", "--port=0"], "front_ready", {"numpy", "zmq"}),
+        ("scheduler_svc", ["--scheduler-port=0"], "scheduler_ready", {"tokenizers", "jinja2"}),
+    ],
+)
+def test_a_running_service_has_imported_nothing_heavy(
+    tmp_path: Path, service: str, argv: list[str], event: str, absent: set[str]
+) -> None:
+    """Installed as they are here: what a library pulls in by itself counts as well."""
+    command = [sys.executable, "-m", "tests.arch.telling_service", service, *argv]
+    with subprocess.Popen(
+        [*command, f"--run-dir={tmp_path}"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={key: text for key, text in os.environ.items() if not key.startswith("RADIXD_")},
+    ) as process:
+        assert process.stderr is not None
+        assert any(event in line for line in process.stderr), f"{service} ended"
+        process.terminate()
+        told, _ = process.communicate(timeout=30)
+    imported = set(json.loads(told))
+    assert {service, "grpc", "structlog"} <= imported
+    assert not imported & (absent | {"torch", "triton", "transformers", "safetensors", "gguf"})
+
+
+def test_a_fake_worker_needs_no_arrays() -> None:
+    code = """
+        import sys
+        from gpu_worker.__main__ import build_engine
+        from radixd.chassis.settings import Settings
+        build_engine(Settings(fake_worker=True))
+        print("imported", *sorted({"torch", "numpy", "grpc"} & set(sys.modules)))
+    """
+    assert run_python(code).stdout == "imported\n"
+
+
+def test_up_waits_for_no_other_command() -> None:
+    """Nothing runs before the launcher has imported what it needs."""
+    code = """
+        import sys
+        import radixd.cli.app, radixd.cli.up
+        unneeded = {"typer", "rich", "structlog", "numpy", "zmq"}
+        print("imported", *sorted(unneeded & set(sys.modules)))
+    """
+    assert run_python(code).stdout == "imported\n"
 
 
 def test_a_blocked_library_is_noticed() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from radixd.bench.workload import CONCURRENCY, IDEAL_CACHED_TOKENS, load_workload
+from radixd.bench.workload import CONCURRENCY, IDEAL_CACHED_TOKENS, Workload, load_workload
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,21 @@ def test_sizes(
     assert len({request.id for request in work.requests}) == num_requests
 
 
+def shared_tokens(work: Workload) -> int:
+    """Prompt tokens that a prefix cache serves, where one request comes after another."""
+    seen: set[tuple[int, ...]] = set()
+    shared = 0
+    for request in work.requests:
+        ids = request.prompt_token_ids
+        starts = [ids[:end] for end in range(1, len(ids))]
+        shared += sum(start in seen for start in starts)
+        seen.update(starts)
+    return shared
+
+
 def test_ideal_reuse_is_what_the_prompts_share() -> None:
     for name in CONCURRENCY:
-        seen: set[tuple[int, ...]] = set()
-        shared = 0
-        for request in load_workload(name).requests:
-            ids = request.prompt_token_ids
-            starts = [ids[:end] for end in range(1, len(ids))]
-            shared += sum(start in seen for start in starts)
-            seen.update(starts)
+        shared = shared_tokens(load_workload(name))
         # A prompt may share a token or two by chance; the plan counts only what is meant.
         assert IDEAL_CACHED_TOKENS[name] <= shared <= IDEAL_CACHED_TOKENS[name] + 200
 
@@ -46,6 +52,21 @@ def test_a_smaller_vocabulary_keeps_lengths_and_sharing() -> None:
     assert max(max(r.prompt_token_ids) for r in small.requests) < 264
     assert len({r.prompt_token_ids[:768] for r in small.requests}) == 8
     assert work.for_vocabulary(49152) == work
+
+
+@pytest.mark.parametrize("name", CONCURRENCY)
+@pytest.mark.parametrize("vocab_size", [264, 49152])
+def test_first_tokens_are_those_of_the_run(name: str, vocab_size: int) -> None:
+    work = load_workload(name).for_vocabulary(vocab_size)
+    runs = [work.for_run(run_id, vocab_size) for run_id in (700, 701, 702)]
+    firsts = [{request.prompt_token_ids[0] for request in run.requests} for run in runs]
+    assert len(set().union(*firsts)) == sum(len(ids) for ids in firsts), "no two have one in common"
+    for run, ids in zip(runs, firsts, strict=True):
+        assert vocab_size // 4 <= min(ids) <= max(ids) < 3 * vocab_size // 4
+        assert shared_tokens(run) == shared_tokens(work)
+        for changed, request in zip(run.requests, work.requests, strict=True):
+            assert changed.prompt_token_ids[1:] == request.prompt_token_ids[1:]
+    assert runs[0] == work.for_run(700, vocab_size)
 
 
 def test_unknown_workload() -> None:

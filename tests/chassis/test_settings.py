@@ -55,6 +55,13 @@ def test_flags_beat_variables_beat_file_beat_defaults(monkeypatch, tmp_path):
     assert settings.page_size == 1
 
 
+def test_help_names_what_an_option_takes(capsys):
+    with pytest.raises(SystemExit):
+        settings_from_argv("x", ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Which cached prefix goes first. One of lru, lfu, slru," in text
+
+
 def test_every_field_is_a_flag_in_kebab_case():
     settings = settings_from_argv(
         "x", ["--fake-worker", "--no-restart-worker", "--max-batch-tokens=7", "--run-dir", "/r"]

@@ -75,7 +75,8 @@ def test_shape_of_a_gguf(tmp_path: Path) -> None:
     shape = read_shape(gguf(tmp_path / "m.gguf", LLAMA, [10, 20]))
     assert (shape.num_layers, shape.num_kv_heads, shape.head_dim) == (3, 2, 8)
     assert shape.num_parameters == 200
-    assert shape.kv_bytes_per_token == 2 * 3 * 2 * 8 * 4
+    assert shape.kv_bytes_per_token("fp32") == 2 * 3 * 2 * 8 * 4
+    assert shape.kv_bytes_per_token("int8") == 2 * 3 * 2 * (8 + 4)
 
 
 def test_shape_of_a_folder(tmp_path: Path) -> None:

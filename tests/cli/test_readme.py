@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 
 from protos.radixd.v1 import admin_pb2, inference_pb2, tokenizer_pb2
 from radixd.chassis.settings import Settings, as_text, flag
-from radixd.cli.app import app
+from radixd.cli.commands import app
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]

@@ -53,6 +53,17 @@ def test_economy_reasons_and_tenants_for_people() -> None:
     assert text.index("beta") < text.index("acme")
 
 
+def test_guesses_and_weights_are_told_where_there_are_any() -> None:
+    stats = rich_stats()
+    assert "guess" not in shown(stats)
+    assert "weights" not in shown(stats)
+    stats.tokens.drafted, stats.tokens.accepted = 40, 30
+    stats.model.weights, stats.model.kv_dtype = "int4", "int8"
+    text = shown(stats)
+    for part in ("75.0% of 40 guesses right", "30 tokens without", "weights int4, KV int8"):
+        assert part in text, part
+
+
 def test_a_server_without_tenants_shows_no_table_of_them() -> None:
     stats = admin_pb2.GetStatsResponse()
     stats.tenants[""].held_slots = 5

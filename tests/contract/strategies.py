@@ -67,16 +67,18 @@ hellos = st.builds(
     device=text,
     kind=text,
     kv_bytes_per_slot=uint32,
+    weights=text,
 )
 
 
 @st.composite
-def new_rows(draw: st.DrawFn, row: int, prefix_len: int, extend_len: int) -> NewRow:
-    """A row on its first step, with the context that its sampling needs."""
+def new_rows(draw: st.DrawFn, row: int, prefix_len: int, known_len: int) -> NewRow:
+    """A row on its first step, with the context that its sampling needs; `known_len` of its inputs
+    are no drafts."""
     params = draw(sampling)
     context_ids, num_prompt = array("i"), draw(uint32)
     if params.needs_context:
-        context_ids = draw(columns(ids, prefix_len + extend_len + draw(st.integers(0, 3))))
+        context_ids = draw(columns(ids, prefix_len + known_len + draw(st.integers(0, 3))))
         num_prompt = draw(st.integers(1, len(context_ids)))
     elif params.min_tokens:
         num_prompt = draw(st.integers(1, MAX_INT32))
@@ -96,6 +98,8 @@ def plans(draw: st.DrawFn) -> BatchPlan:
     rows = draw(st.lists(ids, max_size=6, unique=True))
     prefix_lens = draw(columns(st.integers(0, 5), len(rows)))
     extend_lens = draw(columns(st.integers(1, 4), len(rows)))
+    samples = bytes(draw(st.integers(0, extend_len)) for extend_len in extend_lens)
+    known_lens = [e - max(0, n - 1) for e, n in zip(extend_lens, samples, strict=True)]
     num_tokens = sum(extend_lens)
     new = [at for at in range(len(rows)) if draw(st.booleans())]
     return BatchPlan(
@@ -103,10 +107,10 @@ def plans(draw: st.DrawFn) -> BatchPlan:
         rows=array("i", rows),
         prefix_lens=prefix_lens,
         extend_lens=extend_lens,
-        samples=bytes(draw(st.integers(0, 1)) for _ in rows),
+        samples=samples,
         input_ids=draw(columns(ids | st.just(TOKEN_FROM_STEP_BEFORE), num_tokens)),
         out_slots=draw(columns(ids, num_tokens)),
-        new_rows=tuple(draw(new_rows(rows[at], prefix_lens[at], extend_lens[at])) for at in new),
+        new_rows=tuple(draw(new_rows(rows[at], prefix_lens[at], known_lens[at])) for at in new),
         remaps=tuple(draw(st.lists(remaps, max_size=3))),
         freed_rows=draw(any_column),
     )
@@ -119,7 +123,9 @@ logprobs = st.floats(max_value=0.0, width=32)
 @st.composite
 def results(draw: st.DrawFn) -> BatchResult:
     """A result; some of its rows asked for log probabilities."""
-    token_ids = draw(any_column)
+    num_sampled = bytes(draw(st.lists(st.integers(1, 3), max_size=3)))
+    length = sum(num_sampled) if num_sampled else draw(st.integers(0, 6))
+    token_ids = draw(columns(ids, length))
     columns_of = None
     num_asked = draw(st.integers(0, len(token_ids)))
     if num_asked:
@@ -135,6 +141,8 @@ def results(draw: st.DrawFn) -> BatchResult:
         forward_ns=draw(uint64),
         peak_rss_bytes=draw(uint64),
         logprobs=columns_of,
+        num_sampled=num_sampled,
+        phases_ns=tuple(draw(st.lists(uint64, max_size=5))),
     )
 
 

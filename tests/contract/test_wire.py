@@ -291,6 +291,7 @@ def test_log_probabilities_that_cannot_be_are_refused(columns: dict[str, bytes])
         {"new_rows": [penalized_row(context_ids=b"\1")]},
         {"new_rows": [penalized_row(num_prompt=0)]},
         {"new_rows": [penalized_row(num_prompt=2)]},
+        {"samples": b"\2", "extend_lens": ids(1)},
         {"prefix_lens": ids(1), "new_rows": [penalized_row(prefix_slots=ids(5))]},
         {"remaps": [pb.Remap(row=1, slots=b"\1")]},
         {"remaps": [pb.Remap(row=2**31, slots=ids(1))]},
@@ -301,6 +302,32 @@ def test_log_probabilities_that_cannot_be_are_refused(columns: dict[str, bytes])
 def test_columns_that_do_not_match_are_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(WireError):
         decode_plan(**columns)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"num_sampled": b"\1"},
+        {"num_sampled": b"\1\2"},
+        {"num_sampled": b"\2\0"},
+        {"num_sampled": b"\1\1\0"},
+        {"phases_ns": b"\0" * 7},
+    ],
+    ids=str,
+)
+def test_results_that_do_not_add_up_are_refused(columns: dict[str, Any]) -> None:
+    result = pb.BatchResult(step_id=1, token_ids=ids(5, 6), **columns)
+    data = pb.Envelope(wire_version=wire.WIRE_VERSION, result=result).SerializeToString()
+    with pytest.raises(WireError, match="result 1"):
+        wire.decode(data)
+
+
+def test_drafts_are_no_part_of_a_context() -> None:
+    """A row with penalties tells all it knows; what it guesses beyond that is no more."""
+    columns = {"extend_lens": ids(2), "input_ids": ids(1, 9), "out_slots": ids(1, 2)}
+    assert decode_plan(samples=b"\2", new_rows=[penalized_row()], **columns).samples == b"\2"
+    with pytest.raises(WireError, match="beyond its context"):
+        decode_plan(samples=b"\1", new_rows=[penalized_row()], **columns)
 
 
 def test_a_row_twice_is_refused() -> None:

@@ -70,6 +70,33 @@ def test_only_the_worker_installs_torch() -> None:
         assert holds_torch == (target == "worker"), target
 
 
+def test_the_worker_gets_its_library_from_a_stage_with_a_compiler() -> None:
+    native, worker = stages()["native"], stages()["worker"]
+    assert native[0] == "FROM ${COMPILER_IMAGE} AS native"
+    (built,) = re.findall(
+        r"XDG_CACHE_HOME=(\S+) python -m gpu_worker.native.build$", "\n".join(native)
+    )
+    (found,) = re.findall(r"XDG_CACHE_HOME=(\S+)", "\n".join(worker))
+    folder = "radixd/native"  # of the cache
+    assert f"COPY --from=native {built}/{folder} {found}/{folder}" in worker
+
+
+def test_no_image_holds_a_compiler() -> None:
+    assert "COMPILER_IMAGE" in "\n".join(lineage("native"))
+    for target in MODULES:
+        assert "COMPILER_IMAGE" not in "\n".join(lineage(target))
+
+
+def test_what_was_compiled_runs_on_the_system_of_the_images() -> None:
+    """Of one release, as a library of a newer one may not load."""
+    defaults = dict(re.findall(r"^ARG (\w+_IMAGE)=(\S+)", DOCKERFILE.read_text(), re.MULTILINE))
+    assert defaults["COMPILER_IMAGE"] == defaults["PYTHON_IMAGE"].replace("-slim-", "-")
+    for service in ("front", "scheduler", "worker"):
+        arguments = compose()["services"][service]["build"]["args"]
+        for name, image in defaults.items():
+            assert arguments[name] == f"${{{name}:-{image}}}"
+
+
 def test_torch_is_the_one_of_the_project(project: dict[str, Any]) -> None:
     (pinned,) = (
         one for one in project["optional-dependencies"]["worker"] if one.startswith("torch==")

@@ -40,6 +40,12 @@ class Part:
     row: Row
     tokens: Sequence[int]
     samples: bool = True
+    drafts: Sequence[int] = ()
+    """Guesses at what it samples."""
+
+    @property
+    def inputs(self) -> list[int]:
+        return [*self.tokens, *self.drafts]
 
 
 class Driver:
@@ -52,6 +58,8 @@ class Driver:
         self.step_id = 0
         self.logprobs: LogprobColumns | None = None
         """Of the latest step."""
+        self.num_sampled: list[int] = []
+        """Tokens of each sampling part of the latest step."""
         self._page_size = page_size
         num_slots = engine.hello().num_slots
         pages = list(range(1, num_slots // page_size + 1))
@@ -99,14 +107,14 @@ class Driver:
         self.step_id += 1
         in_step = {part.row.row for part in parts}
         first_seen = tuple(new for new in self._pending if new.row in in_step)
-        outs = [self._take(part.row.row, len(part.tokens)) for part in parts]
+        outs = [self._take(part.row.row, len(part.inputs)) for part in parts]
         plan = BatchPlan(
             step_id=self.step_id,
             rows=array("i", [part.row.row for part in parts]),
             prefix_lens=array("i", [len(part.row.slots) for part in parts]),
-            extend_lens=array("i", [len(part.tokens) for part in parts]),
-            samples=bytes(part.samples for part in parts),
-            input_ids=array("i", [token for part in parts for token in part.tokens]),
+            extend_lens=array("i", [len(part.inputs) for part in parts]),
+            samples=bytes(part.samples + len(part.drafts) for part in parts),
+            input_ids=array("i", [token for part in parts for token in part.inputs]),
             out_slots=array("i", [slot for out in outs for slot in out]),
             new_rows=first_seen,
             remaps=tuple(self._remaps),
@@ -119,8 +127,15 @@ class Driver:
         return plan
 
     def step(self, *parts: Part) -> list[int]:
-        """Executes a step; the sampled tokens."""
+        """Executes a step; the sampled tokens, row after row."""
         result = self.engine.execute(self.plan(*parts))
+        sampling = [part for part in parts if part.samples]
+        self.num_sampled = list(result.num_sampled or b"\1" * len(sampling))
+        for part, num_sampled in zip(sampling, self.num_sampled, strict=True):
+            refused = len(part.drafts) + 1 - num_sampled
+            if refused:
+                self._spare[part.row.row] = part.row.slots[len(part.row.slots) - refused :]
+                del part.row.slots[len(part.row.slots) - refused :]
         self.logprobs = result.logprobs
         return list(result.token_ids)
 

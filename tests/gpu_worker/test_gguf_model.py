@@ -9,11 +9,13 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from gpu_worker.backend_choice import BackendOptions
+from gpu_worker.gguf_weights import rope_row_order
 from gpu_worker.loading import load_engine
 from gpu_worker.model_engine import EngineLimits
-from gpu_worker.weights import unpermute_rope_rows
 from protos.errors import ModelError
 from radixd.chassis.model_source import resolve_model
+from tests.gpu_worker.backends import EXACT
 from tests.gpu_worker.driver import Driver, Part
 from tests.gpu_worker.tiny_models import make_oracle, oracle_logits, random_tokens
 
@@ -105,13 +107,16 @@ def all_f32(_name: str, _weight: np.ndarray) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType.F32
 
 
+@pytest.mark.parametrize("options", EXACT)
 @pytest.mark.parametrize("quantise", [all_f32, quantised])
 def test_logits_equal_those_of_the_same_weights(
-    quantise: Callable[[str, np.ndarray], gguf.GGMLQuantizationType], tmp_path: Path
+    quantise: Callable[[str, np.ndarray], gguf.GGMLQuantizationType],
+    options: BackendOptions,
+    tmp_path: Path,
 ) -> None:
     oracle = make_oracle(hidden_size=96, intermediate_size=64, head_dim=32)
     write(oracle, tmp_path / "tiny.gguf", quantise)
-    engine = load_engine(resolve_model(str(tmp_path / "tiny.gguf")), LIMITS)
+    engine = load_engine(resolve_model(str(tmp_path / "tiny.gguf")), LIMITS, options)
     hello = engine.hello()
     assert (hello.model_id, hello.vocab_size, hello.eos_token_ids) == ("tiny", 97, (2,))
     driver = Driver(engine)
@@ -122,7 +127,7 @@ def test_logits_equal_those_of_the_same_weights(
 
 def test_unpermute_inverts_the_layout_of_the_file() -> None:
     rows = np.random.default_rng(0).normal(size=(6 * 8, 5)).astype(np.float32)
-    assert (unpermute_rope_rows(interleave(rows, 6), 6) == rows).all()
+    assert (interleave(rows, 6)[rope_row_order(48, 6)] == rows).all()
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,33 @@
 
 from pathlib import Path
 
+import pytest
+
+from gpu_worker.backend_choice import BackendOptions
 from gpu_worker.fake_engine import FakeEngine, FakeModel
+from tests.gpu_worker.backends import ALL, needs_compiler
 from tests.gpu_worker.tiny_models import make_engine, make_oracle
 
 
-def test_the_model_says_what_a_slot_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", ALL)
+def test_the_model_says_what_it_computes_with(options: BackendOptions, tmp_path: Path) -> None:
     oracle = make_oracle(num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
-    hello = make_engine(oracle, tmp_path, num_slots=10).hello()
-    assert hello.kv_bytes_per_slot == 2 * 3 * 2 * 16 * 4  # K and V, layers, heads, head_dim, fp32
+    hello = make_engine(oracle, tmp_path, options, num_slots=10).hello()
+    # K and V, layers, heads, and a head of 16 in fp32, or in bytes with a scale in fp32.
+    head_bytes = 16 + 4 if options.kv_dtype == "int8" else 16 * 4
+    assert hello.kv_bytes_per_slot == 2 * 3 * 2 * head_bytes
+    assert hello.kv_dtype == options.kv_dtype.replace("fp", "float")
+    assert hello.weights == options.weights.replace("fp", "float")
+    assert (hello.device, hello.kind, hello.num_slots) == ("cpu", "model", 10)
+
+
+@needs_compiler
+def test_weights_of_another_precision_are_another_model(tmp_path: Path) -> None:
+    oracle, hashes = make_oracle(), set()
+    for number, weights in enumerate(("fp32", "int8", "int4")):
+        options = BackendOptions(weights=weights)
+        hashes.add(make_engine(oracle, tmp_path / str(number), options).hello().model_hash)
+    assert len(hashes) == 3
 
 
 def test_the_fake_says_so_too() -> None:

@@ -9,11 +9,13 @@ import pytest
 import safetensors.torch
 import torch
 
+from gpu_worker.backend_choice import BackendOptions
 from gpu_worker.loading import load_engine
 from gpu_worker.model_config import config_from_folder
 from gpu_worker.model_engine import EngineLimits
 from protos.errors import ModelError
 from radixd.chassis.model_source import ModelSource, resolve_model
+from tests.gpu_worker.backends import EXACT
 from tests.gpu_worker.tiny_models import make_oracle, save
 
 LIMITS = EngineLimits(num_slots=64, max_rows=4)
@@ -74,7 +76,7 @@ def test_tensor_of_integers(source: ModelSource) -> None:
     name = "model.norm.weight"
     zeros = torch.zeros(48, dtype=torch.int8)
     edit_weights(source, lambda tensors: tensors.update({name: zeros}))
-    assert f"tensor {name} holds torch.int8" in refusal(source)
+    assert f"tensor {name} holds I8, not floats" in refusal(source)
 
 
 def test_missing_shard(source: ModelSource) -> None:
@@ -122,9 +124,10 @@ def test_damaged_config(source: ModelSource, text: str) -> None:
     assert "config.json" in refusal(source)
 
 
-def test_pool_beyond_memory_is_one_line(source: ModelSource) -> None:
-    with pytest.raises(ModelError, match="no memory for") as caught:
-        load_engine(source, EngineLimits(num_slots=1 << 50, max_rows=4))
+@pytest.mark.parametrize("options", EXACT)
+def test_pool_beyond_memory_is_one_line(source: ModelSource, options: BackendOptions) -> None:
+    with pytest.raises(ModelError, match=f"no memory for {1 << 50} slots") as caught:
+        load_engine(source, EngineLimits(num_slots=1 << 50, max_rows=4), options)
     assert "\n" not in str(caught.value)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gpu_worker.loading import load_model
+from gpu_worker.loading import load_engine
+from gpu_worker.model_engine import EngineLimits
 from radixd.chassis.progress import byte_progress
 from tests.gpu_worker.tiny_models import make_oracle, save
 
@@ -21,11 +22,12 @@ class Terminal(io.StringIO):
 def test_log_gets_an_event_each_tenth(tmp_path: Path) -> None:
     source = save(make_oracle(num_hidden_layers=9), tmp_path)
     with capture_logs() as events:
-        load_model(source)
-    percents = [event["percent"] for event in events if event["event"] == "progress"]
+        load_engine(source, EngineLimits(num_slots=8, max_rows=1))
+    progress = [event for event in events if event["event"] == "progress"]
+    percents = [event["percent"] for event in progress]
     assert percents[-1] >= 90
     assert percents == sorted({percent // 10 * 10 for percent in percents})
-    assert {event["what"] for event in events} == {"loading tiny"}
+    assert {event["what"] for event in progress} == {"loading tiny"}
 
 
 def test_large_strides_skip_tenths() -> None:

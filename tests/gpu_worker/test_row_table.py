@@ -32,7 +32,7 @@ def make_table() -> RowTable:
     table = RowTable(
         num_slots=NUM_SLOTS, max_rows=MAX_ROWS, max_length=MAX_LENGTH, vocab_size=VOCAB
     )
-    table.apply(
+    step = table.apply(
         BatchPlan(
             step_id=1,
             rows=ints(0, 1),
@@ -45,7 +45,7 @@ def make_table() -> RowTable:
             freed_rows=ints(),
         )
     )
-    table.record(0, 33)
+    table.record(step.rows[0], [33])
     return table
 
 
@@ -74,7 +74,7 @@ def test_good_plan_becomes_a_step() -> None:
         [3, 4, 0],
     ]
     assert [row.first_token for row in step.rows] == [0, 1, 3]
-    assert [row.samples for row in step.rows] == [True, True, False]
+    assert [row.num_samples for row in step.rows] == [1, 1, 0]
 
 
 def test_last_slot_and_last_position_are_usable() -> None:
@@ -122,9 +122,49 @@ def known_row(**sampling: Any) -> NewRow:
 
 def test_row_with_a_context_is_taken() -> None:
     table = make_table()
-    table.apply(replace(GOOD, new_rows=(known_row(),), samples=b"\1\1\1"))
-    table.record(2, 7)
-    assert table.sampling(2).num_known == 4
+    step = table.apply(replace(GOOD, new_rows=(known_row(),), samples=b"\1\1\1"))
+    assert step.rows[2].num_samples == 1
+
+
+def drafting() -> BatchPlan:
+    """Row 0 guesses three tokens, row 1 one, row 2, which has a penalty, its only input."""
+    return replace(
+        GOOD,
+        extend_lens=ints(4, 2, 2),
+        samples=b"\4\2\2",
+        input_ids=ints(-1, 11, 12, 13, 7, 8, 9, 10),
+        out_slots=ints(7, 8, 9, 10, 11, 12, 13, 14),
+        new_rows=(known_row(),),
+    )
+
+
+def test_drafts_are_the_last_inputs() -> None:
+    step = make_table().apply(drafting())
+    assert [row.num_samples for row in step.rows] == [4, 2, 2]
+    assert [step.drafts(row).tolist() for row in step.rows] == [[11, 12, 13], [8], [10]]
+    plain = make_table().apply(GOOD)
+    assert [plain.drafts(row).tolist() for row in plain.rows] == [[], [], []]
+
+
+def test_a_row_goes_on_behind_the_drafts_that_were_right() -> None:
+    """Of the three drafts of row 0 one was right, of row 1 all: 5 + 4 - 2 and 3 + 2 tokens."""
+    table = make_table()
+    step = table.apply(drafting())
+    table.record(step.rows[0], [11, 30])
+    table.record(step.rows[1], [8, 31])
+    nothing = {"new_rows": (), "remaps": ()}
+    after = replace(
+        GOOD, rows=ints(0, 1), prefix_lens=ints(7, 5), extend_lens=ints(1, 1), **nothing
+    )
+    after = replace(after, samples=b"\1\1", input_ids=ints(-1, -1), out_slots=ints(9, 20))
+    with pytest.raises(PlanError, match="has 7 tokens"):
+        table.apply(replace(after, prefix_lens=ints(9, 5)))
+    step = table.apply(after)
+    assert step.token_ids.tolist() == [30, 31]
+    assert [row.slots.tolist() for row in step.rows] == [
+        [1, 2, 3, 4, 5, 7, 8, 9],
+        [1, 15, 16, 11, 12, 20],
+    ]
 
 
 def remap(row: int, start: int, *slots: int) -> dict[str, Any]:
@@ -196,6 +236,16 @@ BAD: dict[str, dict[str, Any]] = {
     "suppressed below it": {
         "new_rows": (replace(new_row(2, (3, 4), min_tokens=1), suppressed_ids=(-1,)),)
     },
+    "samples after more than it computes": {"samples": b"\2\1\0"},
+    "drafts in a context": {
+        "samples": b"\1\1\2",
+        "extend_lens": ints(1, 2, 2),
+        "input_ids": ints(-1, 7, 8, 9, 9),
+        "out_slots": ints(7, 8, 9, 10, 11),
+        "new_rows": (replace(known_row(), context_ids=ints(1, 1, 9, 9)),),
+    },
+    "draft above the vocabulary": {"samples": b"\1\2\0", "input_ids": ints(-1, 7, VOCAB, 9)},
+    "draft from before": {"samples": b"\1\2\0", "input_ids": ints(-1, 7, -1, 9)},
     "seed of 64 bits": {"new_rows": (new_row(2, (3, 4), seed=1 << 63),)},
 }
 

@@ -17,7 +17,7 @@ from gpu_worker.logprobs import LogprobRecorder
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.sampler import sample_token
 from protos.plan import LogprobColumns, SamplingParams
-from tests.gpu_worker.driver import Driver, Known, Part
+from tests.gpu_worker.driver import GREEDY, Driver, Known, Part
 from tests.gpu_worker.test_row_sampling import textbook
 from tests.gpu_worker.tiny_models import VOCAB, make_engine, make_oracle, random_tokens
 
@@ -118,7 +118,9 @@ def run(driver: Driver, parts: Sequence[Part], outputs: Sequence[Output]) -> Non
     """One step; outputs are those of the parts that sample, in order."""
     tokens = driver.step(*parts)
     columns, at, top_at = driver.logprobs, 0, 0
-    for output, token in zip(outputs, tokens, strict=True):
+    counted = zip(outputs, driver.num_sampled, strict=True)
+    of_tokens = [output for output, count in counted for _ in range(count)]
+    for output, token in zip(of_tokens, tokens, strict=True):
         output.tokens.append(token)
         if output.params.logprobs < 0:
             continue
@@ -218,6 +220,30 @@ def test_retraction(subject: Subject, params: SamplingParams, num_kept: int, chu
             run(driver, [piece], [output] if is_last else [])
         decode(driver, part, output, 5)
     decode(driver, part, output, NUM_TOKENS - len(output.tokens))
+    assert output.is_the(reference)
+
+
+@pytest.mark.parametrize("params", ALL)
+@pytest.mark.parametrize("num_right", [0, 2, 5])
+def test_drafts(subject: Subject, params: SamplingParams, num_right: int) -> None:
+    """Five drafts a step, the first ones right: a token for each of these and one more, with the
+    bits they have without drafts, behind prompts in company, and on after wrong ones."""
+    reference = subject.reference(params)
+    subject.engine.reset()
+    driver, output = Driver(subject.engine), Output(params)
+    part, mate = opened(driver, 0, params), Part(driver.open(1), PROMPT[:7])
+    for steps in range(NUM_TOKENS):
+        known = output.tokens
+        num_left = NUM_TOKENS - 1 - len(known)
+        if num_left < 0:
+            break
+        drafts = reference[0][len(known) : len(known) + min(5, num_left)]
+        drafts[num_right:] = [(draft + 1) % VOCAB for draft in drafts[num_right:]]
+        tokens = part.tokens if not known else [-1] if steps % 2 else known[-1:]
+        wanted = min(num_right, len(drafts)) + 1
+        run(driver, [mate, Part(part.row, tokens, drafts=drafts)], [Output(GREEDY), output])
+        assert driver.num_sampled == [1, wanted]
+        mate = Part(mate.row, [-1])
     assert output.is_the(reference)
 
 

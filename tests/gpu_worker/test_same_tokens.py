@@ -7,16 +7,18 @@ import torch
 
 from gpu_worker.model_engine import ModelEngine
 from protos.plan import SamplingParams
+from tests.gpu_worker.backends import ALL
 from tests.gpu_worker.driver import Driver, Part
 from tests.gpu_worker.tiny_models import make_engine, make_oracle, random_tokens
 
 SEEDED = SamplingParams(temperature=0.8, seed=42)
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> ModelEngine:
+@pytest.fixture(scope="module", params=ALL)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelEngine:
     oracle = make_oracle(num_attention_heads=6, num_key_value_heads=2, hidden_size=96)
-    return make_engine(oracle, tmp_path_factory.mktemp("tiny"), num_slots=4096)
+    folder = tmp_path_factory.mktemp("tiny")
+    return make_engine(oracle, folder, request.param, num_slots=4096)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ with the same dequantised weights; its rows of q and k are put in order by index
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import gguf
@@ -19,12 +20,16 @@ from gpu_worker.model_engine import EngineLimits, ModelEngine
 from protos.plan import SamplingParams
 from radixd.chassis.gguf_file import GgufFile
 from radixd.chassis.model_source import resolve_model
+from tests.gpu_worker.backends import EXACT
 from tests.gpu_worker.driver import Driver, Part
 from tests.gpu_worker.test_gguf_model import ggml_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NUM_TOKENS = 8
+AMPLIFIER = 40
+"""A prompt of three tokens that amplifies rounding: there transformers in fp32 is 0.0019 from fp64,
+the compiled backend 0.0028, torch 0.0001.  With the others, all three are within 0.0002."""
 PROMPTS = [
     prompt["token_ids"]
     for prompt in json.loads(
@@ -33,10 +38,10 @@ PROMPTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def engine() -> ModelEngine:
+@pytest.fixture(scope="module", params=EXACT)
+def engine(request: pytest.FixtureRequest) -> ModelEngine:
     limits = EngineLimits(num_slots=8000, max_rows=64, max_length=2048, poison=True)
-    return load_engine(resolve_model("smollm2"), limits)
+    return load_engine(resolve_model("smollm2"), limits, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +99,26 @@ def greedy(engine: ModelEngine) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def wanted(oracle: LlamaForCausalLM, greedy: list[list[int]]) -> list[torch.Tensor]:
+def read(oracle: LlamaForCausalLM) -> Callable[[tuple[int, ...]], torch.Tensor]:
+    """From tokens to the oracle's logits after the last NUM_TOKENS of them; once for each text."""
+
+    @cache
+    def logits(tokens: tuple[int, ...]) -> torch.Tensor:
+        with torch.inference_mode():
+            found: torch.Tensor = oracle(torch.tensor([tokens]), logits_to_keep=NUM_TOKENS).logits[
+                0
+            ]
+            return found
+
+    return logits
+
+
+@pytest.fixture(scope="module")
+def wanted(
+    read: Callable[[tuple[int, ...]], torch.Tensor], greedy: list[list[int]]
+) -> list[torch.Tensor]:
     """For each prompt, the oracle's logits [NUM_TOKENS, vocab] where the engine sampled."""
-
-    def logits() -> Iterator[torch.Tensor]:
-        for prompt, said in zip(PROMPTS, greedy, strict=True):
-            with torch.inference_mode():
-                tokens = torch.tensor([prompt + said[:-1]])
-                yield oracle(tokens, logits_to_keep=NUM_TOKENS).logits[0]
-
-    return list(logits())
+    return [read((*prompt, *said[:-1])) for prompt, said in zip(PROMPTS, greedy, strict=True)]
 
 
 def test_same_greedy_tokens_on_fifty_prompts(
@@ -124,7 +139,10 @@ def test_logits_within_a_thousandth(
     for step in range(NUM_TOKENS):
         found = driver.logits(*(Part(row, ids) for row, ids in zip(rows, fed, strict=True)))
         expected = torch.stack([logits[step] for logits in wanted])
-        assert (found - expected).abs().max() < 1e-3
+        off = (found - expected).abs().amax(-1)
+        assert off[AMPLIFIER] < 5e-3
+        off[AMPLIFIER] = 0.0
+        assert off.max() < 1e-3
         fed = [said[step : step + 1] for said in greedy]
 
 

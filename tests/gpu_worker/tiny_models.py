@@ -5,9 +5,11 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from gpu_worker.backend_choice import BackendOptions
 from gpu_worker.loading import load_engine
 from gpu_worker.model_engine import EngineLimits, ModelEngine
 from radixd.chassis.model_source import ModelSource
+from tests.gpu_worker.backends import TORCH
 
 VOCAB = 97
 
@@ -39,11 +41,16 @@ def save(oracle: LlamaForCausalLM, folder: Path) -> ModelSource:
 
 
 def make_engine(
-    oracle: LlamaForCausalLM, folder: Path, *, num_slots: int = 1024, max_length: int = 0
+    oracle: LlamaForCausalLM,
+    folder: Path,
+    options: BackendOptions = TORCH,
+    *,
+    num_slots: int = 1024,
+    max_length: int = 0,
 ) -> ModelEngine:
     """An engine on the same weights; unwritten slots are poisoned with NaN."""
     limits = EngineLimits(num_slots=num_slots, max_rows=16, max_length=max_length, poison=True)
-    return load_engine(save(oracle, folder), limits)
+    return load_engine(save(oracle, folder), limits, options)
 
 
 def oracle_logits(oracle: LlamaForCausalLM, tokens: list[int]) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Stands in for a front: a port whose health is SERVING at once.
 
-HEALTH_FRONT=never: never; HEALTH_FRONT=preheats: never, and it says how far its prefixes are.
+HEALTH_FRONT=never: never; HEALTH_FRONT=preheats: never, and it says how far its prefixes are;
+HEALTH_FRONT=fails: it says before that of one prefix that it failed.
 """
 
 import asyncio
@@ -23,6 +24,10 @@ async def serve() -> None:
     if mode == "preheats":
         event = {"event": "preheat_progress", "done": 1, "total": 4, "tokens": 320}
         sys.stderr.write(json.dumps(event) + "\n")
+    if mode == "fails":
+        event = {"event": "preheat_prefix_failed", "entry": 2, "problem": "too long"}
+        sys.stderr.write(json.dumps(event) + "\n")
+        sys.stderr.flush()
     await grpc_server.set_serving(health, [], serving=serving)
     await grpc_server.wait_for_stop_signal()
     sys.stderr.write("front drained\n")

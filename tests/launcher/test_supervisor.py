@@ -185,6 +185,14 @@ def test_a_front_that_preheats_says_how_far_it_is(monkeypatch):
         assert any(line.startswith("waiting for tokenizer_svc") for line in launch.lines)
 
 
+def test_prefixes_that_failed_are_named_again_once_it_is_ready(monkeypatch):
+    monkeypatch.setenv("HEALTH_FRONT", "fails")
+    launch = Launch()
+    with launch.supervisor:
+        ready = next(n for n, line in enumerate(launch.lines) if "radixd is ready" in line)
+        assert "  not as --preheat asked, entry 2: too long" in launch.lines[ready:]
+
+
 def test_a_second_server_needs_another_public_port_only():  # field case 130
     scheduler_port = Settings().scheduler_port
     with contextlib.ExitStack() as stack:

@@ -9,7 +9,8 @@ import signal
 import grpc
 import pytest
 
-from protos.radixd.v1 import admin_pb2, inference_pb2
+from gpu_worker.fake_model import GO_TOKEN, SCRIPT_TOKEN
+from protos.radixd.v1 import admin_pb2, inference_pb2, policy_pb2
 from tests.system.stack import FAKE, Client, launched
 
 
@@ -63,6 +64,35 @@ async def test_worker_killed_during_twenty_streams(stack):  # field case 134
             assert got == FAKE.generate(prompt, 1500), "same tokens, none twice, none lost"
             assert last.finish_reason == inference_pb2.FINISH_REASON_LENGTH
         assert stack.pids()["gpu_worker"] != before
+        await client.idle()
+
+
+async def test_a_text_that_repeats_takes_fewer_steps_and_is_the_same(stack):
+    """Guessed from its own tokens, and a second time from the tree; each token comes once."""
+    async with Client(stack.address) as client:
+        script = ids(9, seed=77) * 20
+        prompt = [SCRIPT_TOKEN, *script, GO_TOKEN]
+        wanted = FAKE.generate(prompt, 150)
+        assert wanted == script[:150]
+        for _ in range(2):
+            before = await client.admin.GetStats(admin_pb2.GetStatsRequest())
+            got, last = await client.stream(prompt, 150)
+            after = await client.admin.GetStats(admin_pb2.GetStatsRequest())
+            assert got == wanted
+            assert last.usage.completion_tokens == 150
+            accepted = after.tokens.accepted - before.tokens.accepted
+            assert accepted > 50
+            assert after.tokens.drafted - before.tokens.drafted >= accepted
+            assert after.num_steps - before.num_steps < 110
+        await client.admin.SetPolicy(
+            admin_pb2.SetPolicyRequest(policies=policy_pb2.Policies(speculation="off"))
+        )
+        assert (await client.stream(prompt, 150))[0] == wanted
+        last = await client.admin.GetStats(admin_pb2.GetStatsRequest())
+        assert last.tokens.drafted == after.tokens.drafted
+        await client.admin.SetPolicy(
+            admin_pb2.SetPolicyRequest(policies=policy_pb2.Policies(speculation="auto"))
+        )
         await client.idle()
 
 

@@ -14,7 +14,7 @@ from protos.radixd.v1 import (
 from radixd.chassis.preheat_file import FilePrefix
 from radixd.chassis.tenants import NO_TENANTS, Tenants
 from tests.tokenizer_svc.client import wait_until
-from tests.tokenizer_svc.fake_scheduler import FakeScheduler
+from tests.tokenizer_svc.fake_scheduler import MODEL, FakeScheduler
 from tokenizer_svc.front import Front, FrontConfig
 from tokenizer_svc.tokenizers.byte_tokenizer import ByteTokenizer
 from tokenizer_svc.tokenizers.tokenizer import Tokenizer
@@ -56,6 +56,7 @@ async def serve() -> AsyncIterator[Serve]:
         scheduler_up: bool = True,
         tenants: Tenants = NO_TENANTS,
         preheat: tuple[FilePrefix, ...] = (),
+        model_id: str = MODEL.model_id,
         **limits: int,
     ) -> Served:
         scheduler = scheduler or FakeScheduler()
@@ -66,6 +67,7 @@ async def serve() -> AsyncIterator[Serve]:
             host="127.0.0.1",
             port=0,
             scheduler_address=f"127.0.0.1:{scheduler.port}",
+            model_id=model_id,
             max_prompt_bytes=limits.get("max_prompt_bytes", 4 << 20),
             max_live=limits.get("max_live", 4096),
             tenants=tenants,

@@ -28,6 +28,7 @@ MODEL = pb.Model(
     device="cpu",
     kv_dtype="none",
     kind="fake",
+    weights="int4",
 )
 
 
@@ -147,6 +148,7 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
             uptime_ms=5,
         )
         stats.counters["submitted"] = len(self.seen.submits)
+        stats.counters["drafted_tokens"], stats.counters["accepted_tokens"] = 9, 8
         stats.peak_rss_bytes["scheduler_svc"] = 1
         return stats
 

@@ -178,8 +178,10 @@ async def test_the_books_are_passed_on_whole(operated: Served, scheduler: Operat
     books.histograms["reuse_gap_ms"].counts.extend([3, 4])
     books.tenants["acme"].held_slots = 7
     books.waiting_by_reason["NO_SLOTS"] = 2
+    books.step_profile.decode.busy_ns = 7
     stats = await operated.admin.GetStats(admin_pb2.GetStatsRequest())
     assert stats.economy == books.economy
+    assert stats.step_profile.decode.busy_ns == 7
     assert dict(stats.histograms) == dict(books.histograms)
     assert dict(stats.tenants) == dict(books.tenants)
     assert dict(stats.waiting_by_reason) == {"NO_SLOTS": 2}

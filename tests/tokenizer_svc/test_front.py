@@ -156,6 +156,8 @@ async def test_stats_in_public_words(served: Served):
     stats = await served.admin.GetStats(admin_pb2.GetStatsRequest())
     assert stats.model.name == "fake"
     assert list(stats.model.eos_token_ids) == [EOS]
+    assert (stats.model.weights, stats.model.kv_dtype) == ("int4", "none")
+    assert (stats.tokens.drafted, stats.tokens.accepted) == (9, 8)
     books = stats.slots
     assert books.free + books.private + books.evictable + books.locked + books.in_flight == 100
     assert stats.requests.submitted == 1

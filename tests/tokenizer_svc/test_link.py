@@ -2,6 +2,8 @@
 
 import asyncio
 from array import array
+from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -14,7 +16,8 @@ from tests.tokenizer_svc.client import Streamed, refused, script, stream, unary,
 from tests.tokenizer_svc.conftest import Serve, Served
 from tokenizer_svc import generate
 from tokenizer_svc.live_request import Outcome, Submission
-from tokenizer_svc.tokenizers.byte_tokenizer import NUM_IDS
+from tokenizer_svc.served_model import ServedModel, mismatch, own_vocabulary
+from tokenizer_svc.tokenizers.byte_tokenizer import EOS, IM_END, NUM_IDS, ByteTokenizer
 
 TEXT = "一 text with characters 🙂 and a stop"
 
@@ -234,3 +237,55 @@ async def test_pins_go_out_and_receipts_come_back(served: Served):
     (sent,) = served.scheduler.seen.submits
     assert (sent.tenant, sent.pin, sent.pin_ttl_ms) == ("acme", admin_pb2.PIN_LEVEL_HARD, 9)
     assert sent.client_request_id == "warm"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"vocab_size": 200}, "vocabulary 200, end of sequence"),
+        ({"vocab_size": 50_000, "eos_token_ids": [49_000, 49_001]}, "end of sequence 49000, 49001"),
+    ],
+)
+async def test_a_worker_of_another_model_is_told_from_one_that_is_away(
+    serve: Serve, changes: dict[str, Any], told: str
+):
+    served = await serve(model_id="mine", scheduler_up=False)
+    mine = served.scheduler.model
+    theirs = internal.Model(
+        model_id="theirs",
+        **{"vocab_size": NUM_IDS, "max_length": 4096, "eos_token_ids": [EOS]} | changes,
+    )
+    served.scheduler.model = theirs
+    await served.scheduler.start()
+    await wait_until(lambda: served.front.link.model is not None)
+    assert not served.front.link.is_ready
+    refusal = await refused(unary(served, text="a"))
+    assert refusal.code == grpc.StatusCode.UNAVAILABLE
+    for words in (f"the front reads text for mine ({NUM_IDS} token ids)", "serves theirs", told):
+        assert words in refusal.message
+    served.scheduler.model = mine
+    await served.scheduler.stop()
+    await served.scheduler.start()
+    await wait_until(lambda: served.front.link.is_ready)
+
+
+async def test_a_model_under_another_name_and_one_that_is_padded_are_served(serve: Serve):
+    served = await serve(model_id="/models/the-same.gguf")
+    assert served.front.link.is_ready
+    own = own_vocabulary("mine", ByteTokenizer())
+    padded = ServedModel(
+        model_id="mine", vocab_size=512, max_length=64, eos_token_ids=frozenset({EOS, 500})
+    )
+    assert mismatch(own, padded) is None
+
+
+def test_control_tokens_at_the_end_may_lack_weights_and_may_end_a_sequence():
+    class Controls(ByteTokenizer):
+        num_ids = IM_END + 1
+
+    own = own_vocabulary("mine", Controls())
+    model = ServedModel(
+        model_id="mine", vocab_size=256, max_length=64, eos_token_ids=frozenset({IM_END})
+    )
+    assert mismatch(own, model) is None
+    assert mismatch(own, replace(model, vocab_size=255)) is not None

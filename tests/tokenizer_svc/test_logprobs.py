@@ -10,9 +10,9 @@ from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import inference_pb2 as pb
 from protos.wire import pack_floats, pack_ids, unpack_floats, unpack_ids
 from tests.tokenizer_svc.client import Streamed, refused, script, stream, unary, wait_until
-from tests.tokenizer_svc.conftest import Served
-from tests.tokenizer_svc.fake_scheduler import logprobs_of
-from tokenizer_svc.tokenizers.byte_tokenizer import EOS, NUM_IDS
+from tests.tokenizer_svc.conftest import Serve, Served
+from tests.tokenizer_svc.fake_scheduler import FakeScheduler, logprobs_of
+from tokenizer_svc.tokenizers.byte_tokenizer import EOS, NUM_IDS, ByteTokenizer
 
 
 def expected(token_ids: list[int], num_top: int) -> list[pb.TokenLogprobs]:
@@ -173,11 +173,13 @@ async def test_nonsense_from_the_scheduler_ends_that_request(
     assert (got.reason, "cannot be right" in got.message) == ("INTERNAL", True)
 
 
-async def test_no_more_alternatives_than_tokens(served: Served):
-    served.scheduler.model = internal.Model(vocab_size=5, max_length=100, eos_token_ids=[0])
-    served.scheduler.set_worker(connected=True)
-    await wait_until(lambda: served.front.link.model is not None
-                     and served.front.link.model.vocab_size == 5)  # fmt: skip
+async def test_no_more_alternatives_than_tokens(serve: Serve):
+    class FewIds(ByteTokenizer):
+        num_ids = 5
+
+    scheduler = FakeScheduler()
+    scheduler.model = internal.Model(vocab_size=5, max_length=100, eos_token_ids=[0])
+    served = await serve(tokenizer=FewIds(), scheduler=scheduler)
     served.scheduler.behavior.answer = lambda submit: internal.Output(
         token_ids=ids(0),
         ending=internal.ENDING_STOP,

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from protos.errors import ModelError
 from radixd.chassis.model_source import ModelSource
 from tokenizer_svc.tokenizers.gguf_tokenizer import parts_from_gguf
-from tokenizer_svc.tokenizers.library_tokenizer import LibraryTokenizer
+from tokenizer_svc.tokenizers.library_tokenizer import LibraryTokenizer, TokenizerParts
 from tokenizer_svc.tokenizers.load import load_tokenizer
 from tokenizer_svc.tokenizers.tokenizer import ChatTurn, decode
 
@@ -41,6 +43,34 @@ def test_a_folder(tmp_path: Path, adds_bos: dict[str, bool], bos: list[int]):
     turns = [ChatTurn(role="user", content="ab")]
     assert tokenizer.encode_chat(turns, add_generation_prompt=True) == [3, 0, 1]
     assert tokenizer.num_ids == 4
+
+
+@given(text=st.text(alphabet="abB <[sx]>|", max_size=20))
+def test_plain_text_is_read_as_by_a_copy_of_the_whole_tokenizer(text: str):
+    """Only control tokens lose their meaning; other added tokens keep theirs, flags and all."""
+    backend = rich_backend()
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.encode_special_tokens = True
+    parts = TokenizerParts(backend=backend, bos_id=None, chat_template="{{ messages[0].content }}")
+    tokenizer = LibraryTokenizer(parts)
+    assert tokenizer.encode_text(text) == copy.encode(text, add_special_tokens=False).ids
+    assert tokenizer.special_ids == {"<s>": 8, "[x]": 3}
+
+
+def rich_backend() -> tokenizers.Tokenizer:
+    """Added tokens inside and outside the vocabulary, with every flag, out of order."""
+    vocab = ["a", "b", "ab", "[x]", "Ġ", "<", ">", "s"]
+    backend = tokenizers.Tokenizer(
+        models.BPE({t: i for i, t in enumerate(vocab)}, [("a", "b")], unk_token="a")
+    )
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>"])
+    backend.add_tokens([tokenizers.AddedToken("<b>", lstrip=True, normalized=False)])
+    backend.add_special_tokens([tokenizers.AddedToken("[x]", rstrip=True)])
+    backend.add_tokens([tokenizers.AddedToken("s|", single_word=True, normalized=True)])
+    return backend
 
 
 def test_a_template_in_a_file_of_its_own_wins(tmp_path: Path):

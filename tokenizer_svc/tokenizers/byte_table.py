@@ -83,11 +83,16 @@ def _byte_level_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + n): value for n, value in enumerate(others)}
 
 
-_ALPHABET = _byte_level_alphabet()
+_NO_BYTE = "\uffff"
+_BYTES_OF_ALPHABET = str.maketrans(
+    {chr(value): _NO_BYTE for value in range(0x100)}
+    | {character: chr(value) for character, value in _byte_level_alphabet().items()}
+)
+"""To the character with the number of the byte; latin-1 has exactly those."""
 
 
 def _byte_level_entry(token: str) -> bytes:
     try:
-        return bytes([_ALPHABET[character] for character in token])
-    except KeyError:
+        return token.translate(_BYTES_OF_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode()

@@ -63,7 +63,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "slots", "requests", "tokens", "num_steps", "uptime_ms", "worker_connected", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason")
+    __slots__ = ("model", "slots", "requests", "tokens", "num_steps", "uptime_ms", "worker_connected", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile")
     class PeakRssBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class GetStatsResponse(_message.Message):
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BY_REASON_FIELD_NUMBER: _ClassVar[int]
+    STEP_PROFILE_FIELD_NUMBER: _ClassVar[int]
     model: ModelInfo
     slots: SlotBooks
     requests: RequestBooks
@@ -116,7 +117,46 @@ class GetStatsResponse(_message.Message):
     histograms: _containers.MessageMap[str, Histogram]
     tenants: _containers.MessageMap[str, TenantBooks]
     waiting_by_reason: _containers.ScalarMap[str, int]
-    def __init__(self, model: _Optional[_Union[ModelInfo, _Mapping]] = ..., slots: _Optional[_Union[SlotBooks, _Mapping]] = ..., requests: _Optional[_Union[RequestBooks, _Mapping]] = ..., tokens: _Optional[_Union[TokenCounters, _Mapping]] = ..., num_steps: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., worker_connected: _Optional[bool] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, Histogram]] = ..., tenants: _Optional[_Mapping[str, TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    step_profile: StepProfile
+    def __init__(self, model: _Optional[_Union[ModelInfo, _Mapping]] = ..., slots: _Optional[_Union[SlotBooks, _Mapping]] = ..., requests: _Optional[_Union[RequestBooks, _Mapping]] = ..., tokens: _Optional[_Union[TokenCounters, _Mapping]] = ..., num_steps: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., worker_connected: _Optional[bool] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, Histogram]] = ..., tenants: _Optional[_Mapping[str, TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[StepProfile, _Mapping]] = ...) -> None: ...
+
+class StepProfile(_message.Message):
+    __slots__ = ("decode", "prompt")
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    decode: StepSums
+    prompt: StepSums
+    def __init__(self, decode: _Optional[_Union[StepSums, _Mapping]] = ..., prompt: _Optional[_Union[StepSums, _Mapping]] = ...) -> None: ...
+
+class StepSums(_message.Message):
+    __slots__ = ("num_steps", "num_phased_steps", "num_rows", "num_tokens", "num_sampled", "busy_ns", "products_ns", "attention_ns", "forward_rest_ns", "sampling_ns", "worker_rest_ns", "schedule_ns", "apply_ns")
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PHASED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCTS_NS_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_NS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_REST_NS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_NS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_REST_NS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_NS_FIELD_NUMBER: _ClassVar[int]
+    APPLY_NS_FIELD_NUMBER: _ClassVar[int]
+    num_steps: int
+    num_phased_steps: int
+    num_rows: int
+    num_tokens: int
+    num_sampled: int
+    busy_ns: int
+    products_ns: int
+    attention_ns: int
+    forward_rest_ns: int
+    sampling_ns: int
+    worker_rest_ns: int
+    schedule_ns: int
+    apply_ns: int
+    def __init__(self, num_steps: _Optional[int] = ..., num_phased_steps: _Optional[int] = ..., num_rows: _Optional[int] = ..., num_tokens: _Optional[int] = ..., num_sampled: _Optional[int] = ..., busy_ns: _Optional[int] = ..., products_ns: _Optional[int] = ..., attention_ns: _Optional[int] = ..., forward_rest_ns: _Optional[int] = ..., sampling_ns: _Optional[int] = ..., worker_rest_ns: _Optional[int] = ..., schedule_ns: _Optional[int] = ..., apply_ns: _Optional[int] = ...) -> None: ...
 
 class Economy(_message.Message):
     __slots__ = ("reuse_rate", "density", "tokens_per_gib", "turnover", "recompute_tax", "volatility", "freed_slots", "context_tokens", "pinned_slots")
@@ -175,7 +215,7 @@ class TenantBooks(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., held_slots: _Optional[int] = ..., pinned_slots: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., retractions: _Optional[int] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("name", "vocab_size", "max_length", "eos_token_ids", "device", "kv_dtype", "kind")
+    __slots__ = ("name", "vocab_size", "max_length", "eos_token_ids", "device", "kv_dtype", "kind", "weights")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +223,7 @@ class ModelInfo(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     vocab_size: int
     max_length: int
@@ -190,7 +231,8 @@ class ModelInfo(_message.Message):
     device: str
     kv_dtype: str
     kind: str
-    def __init__(self, name: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+    weights: str
+    def __init__(self, name: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., kind: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
 
 class SlotBooks(_message.Message):
     __slots__ = ("total", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes")
@@ -235,7 +277,7 @@ class RequestBooks(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., submitted: _Optional[int] = ..., finished: _Optional[int] = ..., rejected: _Optional[int] = ..., cancelled: _Optional[int] = ..., expired: _Optional[int] = ..., failed: _Optional[int] = ..., retractions: _Optional[int] = ...) -> None: ...
 
 class TokenCounters(_message.Message):
-    __slots__ = ("prompt", "cached", "generated", "computed", "recomputed", "preheated", "evicted")
+    __slots__ = ("prompt", "cached", "generated", "computed", "recomputed", "preheated", "evicted", "drafted", "accepted")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
     GENERATED_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +285,8 @@ class TokenCounters(_message.Message):
     RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
     PREHEATED_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     prompt: int
     cached: int
     generated: int
@@ -250,7 +294,9 @@ class TokenCounters(_message.Message):
     recomputed: int
     preheated: int
     evicted: int
-    def __init__(self, prompt: _Optional[int] = ..., cached: _Optional[int] = ..., generated: _Optional[int] = ..., computed: _Optional[int] = ..., recomputed: _Optional[int] = ..., preheated: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
+    drafted: int
+    accepted: int
+    def __init__(self, prompt: _Optional[int] = ..., cached: _Optional[int] = ..., generated: _Optional[int] = ..., computed: _Optional[int] = ..., recomputed: _Optional[int] = ..., preheated: _Optional[int] = ..., evicted: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ...) -> None: ...
 
 class PreheatRequest(_message.Message):
     __slots__ = ("prefixes", "chats", "tokens", "cache_domain", "pin", "ttl_ms")
@@ -359,7 +405,7 @@ class ListRequestsResponse(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[RequestView, _Mapping]]] = ..., num_left_out: _Optional[int] = ...) -> None: ...
 
 class RequestView(_message.Message):
-    __slots__ = ("request_id", "tenant", "state", "waiting_reason", "priority", "workload", "prompt_tokens", "output_tokens", "computed_tokens", "cached_tokens", "retractions", "age_ms", "deadline_in_ms", "slots", "preheat")
+    __slots__ = ("request_id", "tenant", "state", "waiting_reason", "priority", "workload", "prompt_tokens", "output_tokens", "computed_tokens", "cached_tokens", "retractions", "age_ms", "deadline_in_ms", "slots", "preheat", "drafted_tokens", "accepted_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +421,8 @@ class RequestView(_message.Message):
     DEADLINE_IN_MS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     PREHEAT_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     state: RequestState
@@ -390,7 +438,9 @@ class RequestView(_message.Message):
     deadline_in_ms: int
     slots: int
     preheat: bool
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., waiting_reason: _Optional[_Union[WaitingReason, str]] = ..., priority: _Optional[int] = ..., workload: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., retractions: _Optional[int] = ..., age_ms: _Optional[int] = ..., deadline_in_ms: _Optional[int] = ..., slots: _Optional[int] = ..., preheat: _Optional[bool] = ...) -> None: ...
+    drafted_tokens: int
+    accepted_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., waiting_reason: _Optional[_Union[WaitingReason, str]] = ..., priority: _Optional[int] = ..., workload: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., retractions: _Optional[int] = ..., age_ms: _Optional[int] = ..., deadline_in_ms: _Optional[int] = ..., slots: _Optional[int] = ..., preheat: _Optional[bool] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("request_id",)

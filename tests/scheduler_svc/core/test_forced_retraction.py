@@ -102,7 +102,7 @@ def test_cut_back_at_every_step(page_size, depth):  # field cases 40, 41, 43, 44
     assert calm.core.counters()["retractions"] == 0
     assert cut.core.counters()["retractions"] == cut.num_cuts
     assert cut.num_cuts > len(cut.plans) > NUM_REQUESTS, "somebody is cut back at every step"
-    assert len(cut.cut_at) > NUM_REQUESTS - 10, "hardly anybody was spared"
+    assert len(cut.cut_at) > NUM_REQUESTS - 20, "hardly anybody was spared"
     for name, prompt, max_tokens, fields in REQUESTS:
         assert cut.story(name) == calm.story(name), name
         wanted = MODEL.generate(

@@ -18,7 +18,7 @@ from scheduler_svc.core.messages import Ending, PinLevel
 from tests.scheduler_svc.core.harness import Bench
 
 # Two tokens: small alphabets share prefixes and break sooner.
-MODEL = FakeModel(vocab_size=2, eos_token_ids=(), eos_every=0)
+MODEL = FakeModel(vocab_size=2, eos_token_ids=(), eos_every=0, surprise_every=6)
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=24)
 TENANTS = {
     "small": TenantPolicy(guaranteed_share=0.2, most_share=0.5, pin_share=0.5),
@@ -36,6 +36,8 @@ POLICIES = st.fixed_dictionaries(
         "chunk_size": st.sampled_from([1, 3, 8]),
         "itl_target_ms": st.sampled_from([0.0, 1.0]),
         "pin_budget": st.sampled_from([0.0, 0.5, 1.0]),
+        "max_drafts": st.sampled_from([1, 8]),
+        "speculation_rows": st.sampled_from([1, 4]),
     }
 )
 
@@ -45,7 +47,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(
         page_size=st.sampled_from([1, 4, 16]),
-        num_slots=st.sampled_from([16, 32, 48]),
+        num_slots=st.sampled_from([16, 32, 48, 96]),
         depth=st.sampled_from([1, 2]),
         policies=POLICIES,
     )

@@ -9,6 +9,7 @@ from scheduler_svc.core.step_time import (
     LEAST_STEPS_OF_KIND,
     MIN_PREFILL_TOKENS,
     MOST_SURPRISE,
+    NEWEST_TURNAROUND,
     STEPS_BETWEEN_FITS,
     StepTimeModel,
 )
@@ -123,3 +124,16 @@ def test_the_same_steps_give_the_same_fit():
     first, second = mixed(StepTimeModel(), 300, noise=0.3), mixed(StepTimeModel(), 300, noise=0.3)
     assert first.predict_ns(17, 333) == second.predict_ns(17, 333)
     assert STEPS_BETWEEN_FITS < 300
+
+
+def test_the_turnaround_is_an_average_of_what_steps_did_not_take():
+    model = StepTimeModel()
+    model.note_turnaround(5 * MS, 0)
+    assert model.turnaround_ns == 0, "a worker that measures nothing says nothing"
+    model.note_turnaround(5 * MS, 3 * MS)
+    assert model.turnaround_ns == 2 * MS
+    model.note_turnaround(3 * MS, 4 * MS)  # by another clock
+    assert model.turnaround_ns == 2 * MS * (1 - NEWEST_TURNAROUND)
+    for _ in range(200):
+        model.note_turnaround(9 * MS, 2 * MS)
+    assert model.turnaround_ns == pytest.approx(7 * MS, rel=0.01)

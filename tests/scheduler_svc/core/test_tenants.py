@@ -5,6 +5,7 @@ import pytest
 from scheduler_svc.core.config import SchedulerConfig, TenantPolicy
 from scheduler_svc.core.messages import Ending
 from tests.scheduler_svc.core.harness import OK_ENDINGS, Bench
+from tests.scheduler_svc.core.speculating import drafting, until_drafts
 from tests.scheduler_svc.core.test_prefix_cache import letters, whole
 
 PAGES = pytest.mark.parametrize("p", [1, 4, 16])
@@ -46,6 +47,38 @@ def test_a_tenant_below_its_share_gets_it_from_those_above(p, depth):
     bench.run()
     check_answers(bench, prompts, 40)
     assert bench.core.tenant_books()["owner"].retractions == 0
+
+
+def test_who_is_cut_back_with_its_token_planned_still_learns_its_new_slots():
+    tenants = {"owner": TenantPolicy(guaranteed_share=0.5)}
+    bench = Bench(N=24, p=4, depth=1, tenants=tenants, decode_reserve=0.0, high_watermark=1.0)
+    prompts = {"x": letters(8), "y": letters(8)}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, 6, tenant="crowd")
+    bench.step()  # both computed it, so one moves over to the other's slots, and its own are free
+    prompts["own"] = letters(11, seed=5)
+    bench.submit("own", prompts["own"], 6, tenant="owner")
+    bench.schedule()
+    assert bench.core.counters()["retractions"] == 1
+    (remap,) = bench.plans[-1].remaps
+    assert remap.row in bench.plans[-1].rows
+    bench.run()
+    check_answers(bench, prompts, 6)
+
+
+@DEPTHS
+def test_room_that_comes_from_all_that_ran_is_taken_and_not_despaired_of(depth):
+    tenants = {"owner": TenantPolicy(guaranteed_share=0.5)}
+    bench = drafting(max_tokens=110, N=128, p=4, depth=depth, tenants=tenants, decode_reserve=0.0)
+    while len(bench.tokens["x"]) < 70:
+        bench.step()
+    until_drafts(bench)
+    bench.answer()  # nothing is in flight, and the only stream waits for its drafts
+    bench.submit("own", letters(60, seed=5), 3, tenant="owner")
+    bench.run()
+    assert bench.core.counters()["retractions"] == 1
+    assert bench.tokens["own"] == bench.reference(letters(60, seed=5), 3)
+    assert bench.tokens["x"] == bench.reference(letters(12), 110)
 
 
 def test_without_a_guarantee_nobody_is_cut_back_for_it():

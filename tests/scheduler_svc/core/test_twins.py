@@ -35,9 +35,10 @@ def check_answers(bench, number, max_tokens=5):
 
 
 def prefilled(bench):
-    """Tokens computed but for one a token of output after the first of each."""
+    """Tokens computed but for one a token of output after the first of each, and wrong guesses."""
     counters = bench.core.counters()
-    return counters["computed_tokens"] - counters["generated_tokens"] + len(bench.endings)
+    wrong = counters["drafted_tokens"] - counters["accepted_tokens"]
+    return counters["computed_tokens"] - wrong - counters["generated_tokens"] + len(bench.endings)
 
 
 @DEPTHS

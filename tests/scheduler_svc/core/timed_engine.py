@@ -11,8 +11,8 @@ MS = 1_000_000
 
 
 class TimedEngine(FakeEngine):
-    """Its steps take base + per_row * rows that sample + per_token * the other tokens, by its own
-    word; no time passes."""
+    """Its steps take base + per_row * rows that sample and their drafts + per_token * the other
+    tokens, by its own word; no time passes."""
 
     base_ns = per_row_ns = per_token_ns = 0
     last_ns = 0
@@ -23,7 +23,7 @@ class TimedEngine(FakeEngine):
         result = super().execute(plan)
         new = {row.row for row in plan.new_rows}
         columns = zip(plan.rows, plan.extend_lens, plan.samples, strict=True)
-        decodes = sum(n == 1 and samples and row not in new for row, n, samples in columns)
+        decodes = sum(n for row, n, samples in columns if n == samples and row not in new)
         prefill = sum(plan.extend_lens) - decodes
         spent = self.base_ns + decodes * self.per_row_ns + prefill * self.per_token_ns
         self.last_ns = max(1, spent)

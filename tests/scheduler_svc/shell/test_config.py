@@ -39,6 +39,9 @@ CHANGED = {
     "low_watermark": 0.7,
     "eviction_policy": "slru",
     "pin_budget": 0.6,
+    "speculation": "off",
+    "max_drafts": 3,
+    "speculation_rows": 2,
 }
 """A value for every option of the core, none its default."""
 

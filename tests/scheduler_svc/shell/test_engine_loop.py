@@ -85,6 +85,20 @@ def test_plans_go_out_until_enough_are_in_flight(scene):
     assert [plan.step_id for plan in scene.link.sent] == [1, 2, 3]
 
 
+def test_time_of_steps_is_summed(scene):
+    scene.submit("a")
+    scene.turn()
+    scene.clock.pass_s(2.0)
+    scene.turn(a_result(1, phases_ns=(5, 4, 3, 2, 1)))
+    sums = scene.loop.profile.decode
+    assert (sums.num_steps, sums.busy_ns, sums.products_ns) == (1, 2_000_000_000, 5)
+    scene.turn(Lost(reason="gone"))
+    scene.turn(Attached(hello=a_hello()))
+    scene.clock.pass_s(3.0)
+    scene.turn(a_result(4))
+    assert (sums.num_steps, sums.busy_ns) == (2, 5_000_000_000), "plans 2 and 3 were lost"
+
+
 def test_news_of_a_turn_come_in_one_piece_by_front(scene):
     for number in range(4):
         scene.submit(f"r{number}", front_id=number % 2, max_tokens=1)

@@ -152,6 +152,25 @@ def test_tenants_have_a_label(with_core):
     assert len(per_tenant) == 10
 
 
+def test_time_of_steps_by_kind_and_phase(with_core):
+    sums = with_core.loop.profile.prompt
+    sums.num_steps, sums.num_rows, sums.num_tokens, sums.num_sampled = 61, 62, 63, 64
+    sums.busy_ns, sums.products_ns, sums.apply_ns = 6_500_000_000, 660_000_000, 67
+    samples = scrape(with_core)
+    prompt, decode = (("kind", "prompt"),), (("kind", "decode"),)
+    names = ("steps_answered", "step_rows", "step_tokens", "step_sampled_tokens")
+    assert [samples[f"radixd_{name}_total", prompt] for name in names] == [61, 62, 63, 64]
+    assert samples["radixd_step_busy_seconds_total", prompt] == 6.5
+    assert samples["radixd_step_busy_seconds_total", decode] == 0
+    phases = {
+        labels[1][1]: value
+        for (name, labels), value in samples.items()
+        if name == "radixd_step_phase_seconds_total" and labels[0] == ("kind", "prompt")
+    }
+    assert (phases["products"], phases["apply"], phases["attention"]) == (0.66, 6.7e-8, 0)
+    assert len(phases) == 7
+
+
 def test_a_tenant_may_be_called_anything():
     stats = pb.GetStatsResponse()
     stats.tenants['a"b\\c\nd'].running = 1

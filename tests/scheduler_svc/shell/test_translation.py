@@ -157,6 +157,7 @@ def test_endings_keep_their_numbers():
 
 def test_worker_state():
     assert worker_state_to_proto(None) == pb.WorkerState(connected=False)
-    state = worker_state_to_proto(a_hello())
+    state = worker_state_to_proto(a_hello(weights="int8"))
     assert state.connected
     assert (state.model.vocab_size, list(state.model.eos_token_ids)) == (264, [257])
+    assert state.model.weights == "int8"

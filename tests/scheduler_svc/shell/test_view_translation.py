@@ -65,6 +65,8 @@ def test_a_request() -> None:
         deadline_in_ms=27,
         slots=28,
         preheat=True,
+        drafted_tokens=29,
+        accepted_tokens=30,
     )
 
 

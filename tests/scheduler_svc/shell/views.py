@@ -47,6 +47,8 @@ def a_request(request_id: str, **changes) -> RequestView:
         "deadline_in_ns": 27_000_000,
         "slots": 28,
         "preheat": True,
+        "drafted_tokens": 29,
+        "accepted_tokens": 30,
     }
     return RequestView(request_id=request_id, **(values | changes))
 

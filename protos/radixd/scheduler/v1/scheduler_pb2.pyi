@@ -138,7 +138,7 @@ class WorkerState(_message.Message):
     def __init__(self, connected: _Optional[bool] = ..., model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("model_id", "vocab_size", "max_length", "eos_token_ids", "num_slots", "device", "kv_dtype", "kind")
+    __slots__ = ("model_id", "vocab_size", "max_length", "eos_token_ids", "num_slots", "device", "kv_dtype", "kind", "weights")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class Model(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     vocab_size: int
     max_length: int
@@ -155,7 +156,8 @@ class Model(_message.Message):
     device: str
     kv_dtype: str
     kind: str
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+    weights: str
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., kind: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
 
 class Outputs(_message.Message):
     __slots__ = ("outputs",)
@@ -204,7 +206,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason")
+    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +261,7 @@ class GetStatsResponse(_message.Message):
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BY_REASON_FIELD_NUMBER: _ClassVar[int]
+    STEP_PROFILE_FIELD_NUMBER: _ClassVar[int]
     model: Model
     worker_connected: bool
     num_slots: int
@@ -278,7 +281,8 @@ class GetStatsResponse(_message.Message):
     histograms: _containers.MessageMap[str, _admin_pb2.Histogram]
     tenants: _containers.MessageMap[str, _admin_pb2.TenantBooks]
     waiting_by_reason: _containers.ScalarMap[str, int]
-    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[_admin_pb2.Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, _admin_pb2.Histogram]] = ..., tenants: _Optional[_Mapping[str, _admin_pb2.TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    step_profile: _admin_pb2.StepProfile
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[_admin_pb2.Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, _admin_pb2.Histogram]] = ..., tenants: _Optional[_Mapping[str, _admin_pb2.TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[_admin_pb2.StepProfile, _Mapping]] = ...) -> None: ...
 
 class ListPinsRequest(_message.Message):
     __slots__ = ("tenant",)

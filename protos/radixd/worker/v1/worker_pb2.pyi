@@ -27,7 +27,7 @@ class Envelope(_message.Message):
     def __init__(self, wire_version: _Optional[int] = ..., epoch: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., plan: _Optional[_Union[BatchPlan, _Mapping]] = ..., result: _Optional[_Union[BatchResult, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("instance_id", "model_id", "model_hash", "vocab_size", "eos_token_ids", "num_slots", "max_rows", "max_length", "kv_dtype", "device", "kind", "kv_bytes_per_slot")
+    __slots__ = ("instance_id", "model_id", "model_hash", "vocab_size", "eos_token_ids", "num_slots", "max_rows", "max_length", "kv_dtype", "device", "kind", "kv_bytes_per_slot", "weights")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class Hello(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_PER_SLOT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     instance_id: int
     model_id: str
     model_hash: str
@@ -52,7 +53,8 @@ class Hello(_message.Message):
     device: str
     kind: str
     kv_bytes_per_slot: int
-    def __init__(self, instance_id: _Optional[int] = ..., model_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., max_rows: _Optional[int] = ..., max_length: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., kind: _Optional[str] = ..., kv_bytes_per_slot: _Optional[int] = ...) -> None: ...
+    weights: str
+    def __init__(self, instance_id: _Optional[int] = ..., model_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., max_rows: _Optional[int] = ..., max_length: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., kind: _Optional[str] = ..., kv_bytes_per_slot: _Optional[int] = ..., weights: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ()
@@ -127,7 +129,7 @@ class Remap(_message.Message):
     def __init__(self, row: _Optional[int] = ..., start: _Optional[int] = ..., slots: _Optional[bytes] = ...) -> None: ...
 
 class BatchResult(_message.Message):
-    __slots__ = ("step_id", "token_ids", "forward_ns", "peak_rss_bytes", "logprobs", "top_ids", "top_logprobs")
+    __slots__ = ("step_id", "token_ids", "forward_ns", "peak_rss_bytes", "logprobs", "top_ids", "top_logprobs", "num_sampled", "phases_ns")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +137,8 @@ class BatchResult(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    PHASES_NS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     token_ids: bytes
     forward_ns: int
@@ -142,7 +146,9 @@ class BatchResult(_message.Message):
     logprobs: bytes
     top_ids: bytes
     top_logprobs: bytes
-    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., forward_ns: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., logprobs: _Optional[bytes] = ..., top_ids: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ...) -> None: ...
+    num_sampled: bytes
+    phases_ns: bytes
+    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., forward_ns: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., logprobs: _Optional[bytes] = ..., top_ids: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ..., num_sampled: _Optional[bytes] = ..., phases_ns: _Optional[bytes] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("step_id", "message")

@@ -1,0 +1,1 @@
+"""The forward pass in C++, through ctypes: no torch."""

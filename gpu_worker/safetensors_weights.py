@@ -1,0 +1,124 @@
+"""Weights of a Hugging Face folder: safetensors, in one file or in several with an index.
+
+The format is a length, a JSON directory and the bytes of the tensors; a reader of our own maps it
+and knows bfloat16, which numpy does not.  Not here: quantised safetensors.
+"""
+
+import json
+import math
+import mmap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_worker.blocks import BlockKind, Blocks, FloatArray
+from gpu_worker.weights import check_finite, check_shape, widen_bfloat16
+from protos.errors import ModelError
+
+_FLOATS: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+_MAX_HEADER_BYTES = 100_000_000
+"""What the format allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tensor:
+    """One entry of the directory of a file."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    raw: memoryview
+
+
+class SafetensorsWeights:
+    """WeightReader of a folder."""
+
+    def __init__(self, folder: Path, on_bytes: Callable[[int], None]) -> None:
+        self._folder = folder
+        self._on_bytes = on_bytes
+        self._tensors = _directory(folder)
+
+    def has(self, name: str) -> bool:
+        """See WeightReader."""
+        return name in self._tensors
+
+    def block_kind(self, name: str) -> BlockKind | None:
+        """See WeightReader: there are only floats."""
+        return None
+
+    def read_blocks(self, name: str, shape: tuple[int, int]) -> Blocks | None:
+        """See WeightReader: there are only floats."""
+        return None
+
+    def read(self, name: str, shape: tuple[int, ...]) -> FloatArray:
+        """See WeightReader."""
+        found = self._tensors.get(name)
+        if found is None:
+            raise ModelError(self._folder, f"tensor {name} is missing")
+        check_shape(found.path, name, found.shape, shape)
+        if found.dtype not in _FLOATS:
+            raise ModelError(found.path, f"tensor {name} holds {found.dtype}, not floats")
+        num_values, dtype = math.prod(shape), _FLOATS[found.dtype]
+        # Padding rows lie at the end, so what is wanted are the first values.
+        stored = np.frombuffer(found.raw, dtype, num_values)
+        # A copy in any case: else the array would lie in the mapped file.
+        values = widen_bfloat16(stored) if found.dtype == "BF16" else stored.astype(np.float32)
+        check_finite(found.path, name, values)
+        self._on_bytes(len(found.raw))
+        return values.reshape(shape)
+
+
+def _directory(folder: Path) -> dict[str, _Tensor]:
+    """Every tensor by name."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        paths = sorted(folder.glob("*.safetensors"))
+        return {name: found for path in paths for name, found in _open(path).items()}
+    try:
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards = {name: folder / file for name, file in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(index, f"not an index of safetensors: {error}") from None
+    files = {path: _open(path) for path in sorted(set(shards.values()))}
+    return {name: files[path][name] for name, path in shards.items() if name in files[path]}
+
+
+def _open(path: Path) -> dict[str, _Tensor]:
+    """The tensors of one file, mapped; every one lies inside of it.
+
+    Raises:
+        ModelError: the file cannot be read, is truncated or foreign.
+    """
+    try:
+        with path.open("rb") as file:
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        size = int.from_bytes(view[:8], "little")
+        if len(view) < 8 or size > min(len(view) - 8, _MAX_HEADER_BYTES):
+            raise ValueError(f"a header of {size} bytes in a file of {len(view)}")
+        header = json.loads(bytes(view[8 : 8 + size]))
+        header.pop("__metadata__", None)
+        return {name: _entry(path, view[8 + size :], entry) for name, entry in header.items()}
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise ModelError(path, f"truncated or not safetensors: {reason}")
+
+
+def _entry(path: Path, data: memoryview, entry: dict[str, Any]) -> _Tensor:
+    start, end = entry["data_offsets"]
+    shape = tuple(int(size) for size in entry["shape"])
+    dtype = str(entry["dtype"])
+    if not 0 <= start <= end <= len(data):
+        raise ValueError(f"bytes {start} to {end} of {len(data)}")
+    if dtype in _FLOATS and end - start != math.prod(shape) * _FLOATS[dtype].itemsize:
+        raise ValueError(f"{end - start} bytes for {dtype} {list(shape)}")
+    return _Tensor(path=path, dtype=dtype, shape=shape, raw=data[start:end])
