@@ -3,6 +3,7 @@
 Not here: the backends, the files, the accuracy of an arithmetic.
 """
 
+import gc
 import os
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ from gpu_worker.backend import Backend
 from gpu_worker.blocks import WeightFormat
 from gpu_worker.model_engine import EngineLimits
 from gpu_worker.native.build import NativeUnavailable, built_library
-from gpu_worker.native.native_backend import NativeBackend, NativeOptions
+from gpu_worker.native.native_backend import NativeBackend, NativeOptions, check_native
 from gpu_worker.native.native_weights import read_native_weights
 from gpu_worker.open_model import OpenModel
 from gpu_worker.weight_choice import (
@@ -48,20 +49,20 @@ def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions
         ModelError: the weights cannot be read, or the pool does not fit in memory.
         InvalidRequest: what was asked for cannot be had here; names the option.
     """
-    missing = "torch was asked for"
+    why_not_native = "torch was asked for"
     if options.backend != "torch":
         try:
             return _native(model, limits, options)
         except NativeUnavailable as error:
-            missing = str(error)
+            why_not_native = str(error)
         except MemoryError as error:
             raise _no_memory(model, limits, error) from None
         if options.backend == "native":
-            raise InvalidRequest("backend", f"native cannot be had: {missing}")
-        _log.warning("native_backend_unavailable", reason=missing, instead="torch")
+            raise InvalidRequest("backend", f"native cannot be had: {why_not_native}")
+        _log.warning("native_backend_unavailable", reason=why_not_native, instead="torch")
     for name, value in (("weights", options.weights), ("kv_dtype", options.kv_dtype)):
         if value not in ("auto", "fp32"):
-            raise InvalidRequest(name, f"{value} needs the native backend: {missing}")
+            raise InvalidRequest(name, f"{value} needs the native backend: {why_not_native}")
     try:
         return _torch(model, limits, options)
     except RuntimeError as error:  # torch's word for memory that is not to be had
@@ -69,36 +70,37 @@ def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions
 
 
 def _no_memory(model: OpenModel, limits: EngineLimits, error: Exception) -> ModelError:
-    problem = f"no memory for {limits.num_slots} slots: {str(error).splitlines()[0]}"
+    reason = (str(error).splitlines() or ["out of memory"])[0]
+    problem = f"no memory for the weights and {limits.num_slots} slots: {reason}"
     return ModelError(model.source.path, problem)
 
 
 def _native(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> NativeBackend:
-    built_library()  # before gigabytes are read for it
+    native = NativeOptions(
+        num_slots=limits.num_slots,
+        max_length=limits.longest(model.config),
+        kv_dtype="int8" if options.kv_dtype == "int8" else "float32",
+        num_threads=options.num_threads,
+        poison=limits.poison,
+    )
+    check_native(model.config, native)  # before gigabytes are read for it
     format = _chosen_format(model, options)
+    gc.collect()  # what was measured goes before the pool comes
     with model.reading() as reader:
         weights = read_native_weights(model.config, reader, format)
-    return NativeBackend(
-        model.config,
-        weights,
-        NativeOptions(
-            num_slots=limits.num_slots,
-            max_length=limits.longest(model.config),
-            kv_dtype="int8" if options.kv_dtype == "int8" else "float32",
-            num_threads=options.num_threads,
-            poison=limits.poison,
-        ),
-    )
+    return NativeBackend(model.config, weights, native)
 
 
 def _chosen_format(model: OpenModel, options: BackendOptions) -> WeightFormat:
     if options.weights != "auto":
         return _FORMATS[options.weights]
 
+    num_tokens = min(NUM_TOKENS, model.config.max_length)
+
     def forward(format: WeightFormat) -> Forward:
         weights = read_native_weights(model.config, model.quiet_reader(), format)
         room = NativeOptions(
-            num_slots=NUM_TOKENS, max_length=NUM_TOKENS, num_threads=options.num_threads
+            num_slots=num_tokens, max_length=num_tokens, num_threads=options.num_threads
         )
         return forward_text(NativeBackend(model.config, weights, room))
 
@@ -108,7 +110,7 @@ def _chosen_format(model: OpenModel, options: BackendOptions) -> WeightFormat:
         num_parameters=model.config.num_parameters,
         int4_blocks=mostly_int4(model.config, model.quiet_reader()),
     )
-    return choose_weights(measured, model.accuracy_token_ids, forward)
+    return choose_weights(measured, lambda: model.accuracy_token_ids()[:num_tokens], forward)
 
 
 def _torch(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:

@@ -1,5 +1,6 @@
 """The forward pass in compiled code, on the CPU.  Puts weights and library together; no torch."""
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,19 +48,15 @@ class NativeBackend:
                 kernels do not have, or more threads than the system gives.
             MemoryError: the pool does not fit.
         """
-        if options.num_slots + MAX_PAGE_SIZE >= 1 << 31:
-            raise MemoryError("slots are counted in 32 bits")
         library = open_library(built_library())
+        self._model = _new_model(library, config, options)
         self.name = f"native {library.radixd_kernels().decode()}"
         self.weights: WeightFormat = weights.format
         self.kv_dtype: KvDtype = options.kv_dtype
         self.kv_bytes_per_slot = _kv_bytes(config, options.kv_dtype)
         self._phases_ns = dict.fromkeys(PHASES, 0)
+        self._vocab_size = config.vocab_size
         self._poison = options.poison
-        try:
-            self._model = NativeModel(library, _sizes(config, options))
-        except NativeError as error:
-            raise NativeUnavailable(str(error)) from None
         self._give_weights(config, weights, options.max_length)
         try:
             self._model.start(options.num_threads)
@@ -72,7 +69,8 @@ class NativeBackend:
     def forward(self, step: Step) -> FloatArray:
         """See Backend."""
         if not step.rows:
-            return np.empty((0, 0), np.float32)
+            self._phases_ns = dict.fromkeys(PHASES, 0)
+            return np.empty((0, self._vocab_size), np.float32)
         rows = step.rows
         logits, phases_ns = self._model.forward(
             StepColumns(
@@ -109,6 +107,25 @@ class NativeBackend:
         cos, sin = rope_tables(config, max_length, weights.rope_factors)
         model.set_vector(1, cos)
         model.set_vector(2, sin)
+
+
+def check_native(config: ModelConfig, options: NativeOptions) -> None:
+    """Whether a backend can be had for a model of these sizes; the library is built if need be.
+
+    Raises:
+        NativeUnavailable: see NativeBackend.
+        MemoryError: see NativeBackend.
+    """
+    _new_model(open_library(built_library()), config, options)
+
+
+def _new_model(library: ctypes.CDLL, config: ModelConfig, options: NativeOptions) -> NativeModel:
+    if options.num_slots + MAX_PAGE_SIZE >= 1 << 31:
+        raise MemoryError("slots are counted in 32 bits")
+    try:
+        return NativeModel(library, _sizes(config, options))
+    except NativeError as error:
+        raise NativeUnavailable(str(error)) from None
 
 
 def _sizes(config: ModelConfig, options: NativeOptions) -> Sizes:

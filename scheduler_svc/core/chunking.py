@@ -40,7 +40,7 @@ class ChunkingConfig(Protocol):
 
     @property
     def itl_target_ms(self) -> float:
-        """Predicted time a step stays below while others decode; 0: no target."""
+        """Predicted time a step stays below while others decode or share it; 0: no target."""
         ...
 
 
@@ -86,7 +86,7 @@ def is_ahead_of_time(plan: PlanInFlight, model: StepTimeModel) -> bool:
     Planning ahead saves the worker a wait of a millisecond or two.  Beside a long step that is
     little, and whoever comes during it would find the next one planned without them.
     """
-    rows = len(plan.decodes) + plan.num_drafted_tokens
+    rows = len(plan.decodes) + plan.num_verified_tokens
     predicted_ns = model.predict_ns(rows, plan.num_prefill_tokens, plan.num_prefill_pairs)
     return predicted_ns is not None and predicted_ns >= LONG_STEP_NS
 

@@ -97,7 +97,7 @@ class SchedulerConfig:
     prefill_share: float = 1.0
     """Share of a step's tokens that prompts may take while others decode."""
     itl_target_ms: float = 200.0
-    """Predicted time a step stays below while others decode; 0: no target."""
+    """Predicted time a step stays below while others decode or share it; 0: no target."""
 
     speculation: str = "auto"
     """See core.speculation."""

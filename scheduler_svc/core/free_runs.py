@@ -116,7 +116,7 @@ class FreeRuns:
             at = -1 if second else self._search(start, end, least)
             if at >= 0:
                 second = depth, at
-            elif least == LEAST_LONG:  # nothing here is long any more
+            elif not second and least == LEAST_LONG:  # nothing here is long any more
                 self._shorten(depth)
                 continue
             depth += 1

@@ -32,7 +32,7 @@ class PlanInFlight:
     num_prefill_tokens: int
     num_prefill_pairs: int = 0
     """See core.step_time."""
-    num_drafted_tokens: int = 0
+    num_verified_tokens: int = 0
     """Inputs of decoding rows among `rows`: their last tokens and the drafts behind them."""
     num_drafts: int = 0
     sent_alone_ns: int | None = None

@@ -41,7 +41,7 @@ class KVCache:
         self._num_holders = 0
         """Requests that hold pages."""
         self._grown: list[Request] = []
-        """Those that got a page each last."""
+        """Those that got a page each last, while that page is the last one of each."""
 
     @property
     def num_available_pages(self) -> int:
@@ -82,6 +82,7 @@ class KVCache:
         self.tree.release(request.lease)
         request.num_computed = 0
         self._num_holders -= 1
+        self._grown = []
         request.forget_kv()
 
     def grow(self, request: Request, num_tokens: int) -> bool:
@@ -98,6 +99,7 @@ class KVCache:
         behind = request.pages[-1] if request.pages else 0
         rest = self.num_pages(len(request.tokens)) - len(request.pages) - missing
         request.pages.extend(self.take(missing, behind, max(0, rest)))
+        self._grown = []
         return True
 
     def grow_each(self, requests: list[Request]) -> array[int]:
@@ -127,6 +129,7 @@ class KVCache:
         end = self.num_pages(request.num_computed)
         self.pool.put_back(request.pages[end:])
         del request.pages[end:]
+        self._grown = []
 
     def take(self, num_pages: int, behind: int = 0, rest: int = 0) -> array[int]:
         """[num_pages] private pages, evicting for them; the caller knows that they can be had.
@@ -193,6 +196,7 @@ class KVCache:
         self.pool.give_back(request.pages[num_tree:], Owner.PRIVATE)
         self.tree.release(lease)
         self._num_holders -= 1
+        self._grown = []
         request.forget_kv()
         return None if end.node.parent is None else end
 

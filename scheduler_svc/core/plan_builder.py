@@ -29,7 +29,7 @@ class PlanBuilder:
         self.num_prefill_tokens = 0
         self._num_prefill_pairs = 0
         """Of prompts, so far."""
-        self._num_drafted_tokens = self._num_drafts = 0
+        self._num_verified_tokens = self._num_drafts = 0
 
     @property
     def is_empty(self) -> bool:
@@ -103,7 +103,7 @@ class PlanBuilder:
         self._input_ids.extend(drafts)
         self._out_slots.extend(self._state.kv.slots(request, start, start + num_tokens))
         self._planned.append(PlannedRow(request, num_tokens, num_tokens, drafts))
-        self._num_drafted_tokens += num_tokens
+        self._num_verified_tokens += num_tokens
         self._num_drafts += len(drafts)
         request.num_computed = start + num_tokens
         request.num_unacked += num_tokens
@@ -145,7 +145,7 @@ class PlanBuilder:
                 self._planned,
                 self.num_prefill_tokens,
                 self._num_prefill_pairs,
-                self._num_drafted_tokens,
+                self._num_verified_tokens,
                 self._num_drafts,
                 None if state.in_flight else state.now_ns,
             )

@@ -9,6 +9,7 @@ never stops running streams, and never keeps a short one waiting for its end.
 from __future__ import annotations
 
 from array import array
+from itertools import islice
 
 from protos.plan import BatchPlan
 from scheduler_svc.core.admitter import Admitter
@@ -32,7 +33,7 @@ LOOK_AGAIN_STEPS = 8
 expected to need shrinks as they near their ends."""
 
 LOOK_AT_WAITING = 64
-"""Of those that wait, so many of the oldest may be found to be shorter than a part-way prompt."""
+"""Of those that wait, so many of the oldest are looked at for prompts shorter than one part-way."""
 
 
 class Planner:
@@ -86,7 +87,7 @@ class Planner:
             num_decodes,
             state.step_time,
             num_before=num_before,
-            is_shared=len(prefills) + len(state.waiting) > 1,
+            is_shared=len(prefills) + state.waiting.num_candidates > 1,
         )
         for request in ordered[:1]:
             wanted = self._wanted_by_shorter(request, ordered[1:])
@@ -164,10 +165,15 @@ class Planner:
     def _wanted_by_shorter(self, first: Request, others: list[Request]) -> int:
         """Tokens of this step for prompts, part-way or waiting, that owe less than this one."""
         state, owed = self._state, first.num_owed
-        shorter = [request.num_owed for request in others if request.num_owed < owed]
-        if self._may_admit() and state.free_rows:
-            shorter += state.waiting.shorter_prompts(owed, LOOK_AT_WAITING)
-        return sum(min(num_tokens, state.config.chunk_size) for num_tokens in shorter)
+        shorter = [request for request in others if request.num_owed < owed]
+        if self._may_admit():
+            waiting = (
+                request
+                for request in state.waiting.shorter_prompts(owed, LOOK_AT_WAITING)
+                if request.submission.tenant not in state.capped
+            )
+            shorter += islice(waiting, len(state.free_rows))
+        return sum(min(request.num_owed, chunk_of(state.config, request)) for request in shorter)
 
     def _extend(self, request: Request, share: int | None = None) -> None:
         """Gives a prompt as much of the step as it may have."""

@@ -42,7 +42,7 @@ def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
     """Takes the answer to the oldest plan in flight, which was checked."""
     plan = state.in_flight.popleft()
     state.last_step_ns = state.now_ns
-    num_decodes = len(plan.decodes) + plan.num_drafted_tokens
+    num_decodes = len(plan.decodes) + plan.num_verified_tokens
     state.step_time.note(
         num_decodes, plan.num_prefill_tokens, result.forward_ns, plan.num_prefill_pairs
     )

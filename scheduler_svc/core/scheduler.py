@@ -151,7 +151,8 @@ class Scheduler:
             state.lose_pool()
         outputs: list[Output] = []
         if (hello.model_hash, hello.vocab_size) != (state.hello.model_hash, state.hello.vocab_size):
-            message = f"the worker came back with another model: {hello.model_id}"
+            weights = f", weights in {hello.weights}" if hello.weights else ""
+            message = f"the worker came back with another model: {hello.model_id}{weights}"
             live = list(state.live.values())
             outputs += [state.end(request, Ending.FAILED, message=message) for request in live]
         state.open_pool(hello)

@@ -31,8 +31,8 @@ SPECULATIONS = {
     "off": "Every token is computed after the one before it. Suits comparisons.",
 }
 
-MOST_DRAFTS = 254
-"""Of one row in one step: a plan counts them in a byte."""
+MOST_DRAFTS = 32
+"""Of one row in one step: as many tokens as are read from the tree at once."""
 
 UNKNOWN_PRICE = 0.25
 """Price of a draft, in plain steps, before anything is known of steps."""

@@ -342,6 +342,7 @@ class SchedulerState:
         for request in [*self.waiting.requests(), *returning]:
             request.kept = None
             request.peeked_at = -1  # the next tree counts its versions anew
+            request.drafter = None
         self.waiting.add_returning(returning)
         self.step_time = StepTimeModel()  # another worker is another machine
         self.num_evicted_before = self.num_evicted_tokens

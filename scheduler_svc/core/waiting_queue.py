@@ -72,6 +72,11 @@ class WaitingQueue:
         """Preheats that count against theirs."""
         return len(self._preheats)
 
+    @property
+    def num_candidates(self) -> int:
+        """Requests that wait for nothing but room, capped ones among them; no preheats."""
+        return len(self._returned) + len(self._fresh) - len(self._leaders)
+
     def num_waiting_of(self, tenant: str) -> int:
         """All that waits of a tenant."""
         tally = self._tallies.get(tenant)
@@ -94,17 +99,13 @@ class WaitingQueue:
         fresh = (place.request for place in self._fresh.values())
         return [*self._returned, *fresh, *self._preheats.values()]
 
-    def shorter_prompts(self, num_tokens: int, most: int) -> Iterator[int]:
-        """Lengths below `num_tokens` among the `most` oldest that wait, without preheats and
-        without twins, which wait for others."""
-        fresh = (
-            place.request
-            for request_id, place in self._fresh.items()
-            if request_id not in self._leaders
-        )
+    def shorter_prompts(self, num_tokens: int, most: int) -> Iterator[Request]:
+        """Those of less than `num_tokens` tokens among the `most` oldest that wait, without
+        preheats and without twins, which wait for others."""
+        fresh = (place.request for place in self._fresh.values())
         for request in islice(chain(self._returned, fresh), most):
-            if request.num_tokens < num_tokens:
-                yield request.num_tokens
+            if request.num_tokens < num_tokens and request.request_id not in self._leaders:
+                yield request
 
     def counts(self, facts: WaitingFacts) -> WaitingCounts:
         """How many wait and as what; costs what the number of configured tenants costs."""

@@ -55,7 +55,7 @@ struct Decode {
 };
 
 struct AttentionPlan {
-  std::vector<Tile> tiles;  // the longest contexts first
+  std::vector<Tile> tiles;  // the last of a row first: it sees the most keys
   std::vector<Decode> decodes;
   std::vector<Split> splits;
   std::vector<Call> calls;

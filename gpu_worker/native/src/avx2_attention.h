@@ -117,10 +117,7 @@ inline void mix_rows(const float* weights, const float* shrink, const KeyBlock& 
   int d = 0;
   for (; d + 32 <= head_dim; d += 32)
     mix_tile<R, 4>(weights, shrink, block, d, head_dim, weighted);
-  for (; d + 16 <= head_dim; d += 16)
-    mix_tile<R, 2>(weights, shrink, block, d, head_dim, weighted);
-  for (; d < head_dim; d += 8)
-    mix_tile<R, 1>(weights, shrink, block, d, head_dim, weighted);
+  if (d < head_dim) mix_tile<R, 2>(weights, shrink, block, d, head_dim, weighted);
 }
 
 // A block's keys are read for all queries before its values are: either fits the first-level cache,

@@ -1,6 +1,6 @@
 // Rows times a matrix in panels, for each format of the weights.
 //
-// A tile is one panel (two for float32) and up to kTile rows, so that a weight is unpacked once for
+// A tile is one panel (two for float32) and up to six rows, so that a weight is unpacked once for
 // all of them.  Along the inputs every row adds in the same order whatever the tile.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace radixd::avx2 {
 
 constexpr int kStretch = 64;  // inputs of a float product summed before they join the rest
-constexpr int kAhead = 8;  // groups fetched ahead of their use: about a page of weights
+constexpr int kAhead = 8;  // groups fetched ahead of their use
 
 inline void prefetch(const uint8_t* p, int bytes) {
   for (int i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T0);

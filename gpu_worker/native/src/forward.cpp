@@ -6,20 +6,18 @@
 namespace radixd {
 namespace {
 
+// Calls of share in a layer: four products, rotating, attention and its merging, what was attended, two
+// norms, the gate.
 constexpr int kSharesOfLayer = 11;
 constexpr int kPiecesOfThread = 8;  // of a product: small enough that nobody waits long at the end
-
-Rows rows_of(int count, int inputs, const float* values, const void* quants, const float* scales,
-             const float* sums) {
-  return {count, inputs, values, quants, scales, sums};
-}
 
 }  // namespace
 
 Forward::Forward(const Model& model, const Kernels& kernels, int threads)
     : model_(model), kernels_(kernels), team_(threads), desks_(threads) {
   const Sizes& s = model.sizes;
-  for (int i = 0; i < s.layers; ++i) pool_.emplace_back(s);
+  const bool is_resident = fits_easily(s);
+  for (int i = 0; i < s.layers; ++i) pool_.emplace_back(s, is_resident);
   for (Desk& desk : desks_) {
     const size_t queries = size_t(std::max(kTileTokens, kSplitRows)) * s.groups();
     desk.q.resize(queries * s.head_dim);
@@ -64,7 +62,7 @@ void Forward::run(const Step& step, float* logits) {
   reserve(step.num_tokens);
   const int phases = kSharesOfLayer * model_.sizes.layers + 4;
   team_.run(phases, [&](Member& member) { work(member, step, logits); });
-  lap(Member(team_, 0), kRest);
+  lap(Member(team_, 0, -1), kRest);
 }
 
 void Forward::lap(const Member& member, Phase phase) {
@@ -155,7 +153,7 @@ void Forward::prepare(const Matrix& consumer, const float* x, int row) {
 }
 
 void Forward::product(Member& member, const Matrix& w, int rows, const float* x, float* y) {
-  const Rows in = rows_of(rows, w.inputs, x, quants_.data(), scales_.data(), sums_.data());
+  const Rows in{rows, w.inputs, x, quants_.data(), scales_.data(), sums_.data()};
   const size_t stride = size_t(w.num_panels()) * kPanel;
   const int pieces = team_.size() == 1 ? 1 : team_.size() * kPiecesOfThread;
   const int piece = (w.num_panels() + 2 * pieces - 1) / (2 * pieces) * 2;

@@ -80,15 +80,18 @@ void read_row(const Matrix& matrix, int row, float* out) {
   }
 }
 
-LayerPool::LayerPool(const Sizes& sizes)
+bool fits_easily(const Sizes& s) {
+  const size_t vectors = 2 * size_t(s.layers) * s.kv_heads * s.num_slots;
+  const size_t vector_bytes = s.head_dim * (s.kv_int8 ? sizeof(int8_t) : sizeof(float));
+  return vectors * vector_bytes < free_memory() / 2;
+}
+
+LayerPool::LayerPool(const Sizes& sizes, bool is_resident)
     : kv_heads_(sizes.kv_heads),
       head_dim_(sizes.head_dim),
       num_slots_(sizes.num_slots),
       is_int8_(sizes.kv_int8 != 0) {
   const size_t heads = size_t(num_slots_) * kv_heads_;
-  const size_t vector_bytes = head_dim_ * (is_int8_ ? sizeof(int8_t) : sizeof(float));
-  // A pool that takes most of the memory gets it as it is used.
-  const bool is_resident = 2 * heads * vector_bytes * sizes.layers < free_memory() / 2;
   for (int i = 0; i < 2; ++i) {
     if (is_int8_) {
       bytes_[i] = allocate<int8_t>(heads * head_dim_, is_resident);

@@ -1,4 +1,4 @@
-// A Llama-family model, its pool of keys and values, and the room a step works in.
+// A Llama-family model and its pool of keys and values.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +59,15 @@ struct Unmap {
 template <class T>
 using LargeArray = std::unique_ptr<T[], Unmap>;
 
+// Whether the pools of all layers may take their memory at once: it is less than half of what is free.
+bool fits_easily(const Sizes& sizes);
+
 // Keys and values of one layer, [kv_heads, slots, head_dim]: a head is attended at a time, and its
 // vectors in slots that follow each other are one stream.  Floats, or int8 with a scale a vector.
 class LayerPool {
  public:
-  LayerPool(const Sizes& sizes);
+  // `is_resident`: its memory is touched now, and not when it is first used.
+  LayerPool(const Sizes& sizes, bool is_resident);
 
   // Puts a token's keys or values [kv_heads, head_dim] into a slot.
   void write(const Kernels& kernels, bool is_value, int slot, const float* vectors);

@@ -1,5 +1,9 @@
 #include "team.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
@@ -9,7 +13,8 @@ namespace radixd {
 namespace {
 
 // Keeps a thread on the index-th processor this process may use.  Where all processors are busy, a
-// thread that wakes is put beside the one that woke it, and waits some 20 ms for another place.
+// thread that wakes is put beside the one that woke it, and waits some 20 ms for another place.  Two
+// workers on a host need processors of their own (cpuset, taskset), or both take the same.
 void pin(std::thread& thread, int index) {
 #if defined(__linux__)
   cpu_set_t allowed;
@@ -49,7 +54,7 @@ void wait_while(std::atomic<uint32_t>& value, uint32_t seen) {
 
 }  // namespace
 
-Team::Team(int threads) : size_(threads) {
+Team::Team(int threads) : size_(threads), doors_(std::make_unique<Door[]>(threads)) {
   try {
     for (int i = 1; i < size_; ++i) {
       threads_.emplace_back(&Team::serve, this, i);
@@ -64,9 +69,9 @@ Team::Team(int threads) : size_(threads) {
 Team::~Team() { stop(); }
 
 void Team::stop() {
-  stopping_ = true;
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
+  stopping_.store(true, std::memory_order_relaxed);
+  begun_.fetch_add(1, std::memory_order_release);
+  begun_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -77,33 +82,66 @@ void Team::run(int phases, const std::function<void(Member&)>& work) {
   }
   for (int i = 0; i < phases; ++i) counters_[i].next.store(0, std::memory_order_relaxed);
   work_ = &work;
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
-  Member first(*this, 0);
+  num_members_.store(1, std::memory_order_relaxed);
+  barrier_number_ = 0;
+  begun_.fetch_add(1, std::memory_order_release);
+  begun_.notify_all();
+  Member first(*this, 0, -1);
   work(first);
-  arrive();
+  arrive(true);
 }
 
 void Team::serve(int index) {
-  for (uint32_t seen = 0;; ++seen) {
-    wait_while(round_, seen);
-    if (stopping_) return;
-    Member member(*this, index);
-    (*work_)(member);
-    arrive();
+  for (uint32_t seen = 0;;) {
+    wait_while(begun_, seen);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    seen = begun_.load(std::memory_order_acquire);
+    join(index, seen);
   }
 }
 
-void Team::arrive() {
-  if (size_ == 1) return;
-  const uint32_t seen = barrier_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    barrier_.fetch_add(1, std::memory_order_release);
-    barrier_.notify_all();
-  } else {
-    wait_while(barrier_, seen);
+// Asks to be let in, and takes part unless the step ends first.
+void Team::join(int index, uint32_t step) {
+  Door& door = doors_[index];
+  door.wanted.store(step, std::memory_order_release);
+  while (door.opened.load(std::memory_order_acquire) != step) {
+    if (done_.load(std::memory_order_acquire) == step) return;
+    relax();
   }
+  Member member(*this, index, door.at);
+  (*work_)(member);
+  arrive(true);
+}
+
+// By the last to arrive at a barrier, while all others wait there.
+void Team::let_in() {
+  const uint32_t step = begun_.load(std::memory_order_relaxed);
+  for (int i = 1; i < size_; ++i) {
+    Door& door = doors_[i];
+    if (door.wanted.load(std::memory_order_acquire) != step) continue;
+    door.wanted.store(0, std::memory_order_relaxed);
+    door.at = barrier_number_;
+    num_members_.fetch_add(1, std::memory_order_relaxed);
+    door.opened.store(step, std::memory_order_release);
+  }
+}
+
+void Team::arrive(bool is_last) {
+  // Read before arriving: behind that, the next step may have begun.
+  const uint32_t seen = barrier_.load(std::memory_order_relaxed);
+  const int members = num_members_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < members) {
+    wait_while(barrier_, seen);
+    return;
+  }
+  arrived_.store(0, std::memory_order_relaxed);
+  if (is_last)
+    done_.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
+  else
+    let_in();
+  ++barrier_number_;
+  barrier_.fetch_add(1, std::memory_order_release);
+  barrier_.notify_all();
 }
 
 }  // namespace radixd

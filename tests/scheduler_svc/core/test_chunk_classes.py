@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_svc.core.config import SchedulerConfig
+from scheduler_svc.core.config import SchedulerConfig, TenantPolicy
 from scheduler_svc.core.step_time import MIN_PREFILL_TOKENS
 from tests.scheduler_svc.core.harness import Bench
 from tests.scheduler_svc.core.test_prefix_cache import letters
@@ -224,3 +224,62 @@ def test_a_target_can_be_set_and_lifted_while_requests_run():
             bench.step()
         lens = [sum(n for n in plan.extend_lens if n > 1) for plan in bench.plans[first:]]
         assert max(lens) == pytest.approx(most, abs=2)
+
+
+# --- what shorter prompts leave to the oldest --------------------------------------------------
+
+
+def beside_long(*waiting, r, **config):
+    """A bench with a long prompt part-way, of chunks as large as a step, and these that wait."""
+    sizes = {"code": 64}
+    bench = Bench(
+        N=1024, L=600, c=8, r=r, depth=1, chunk_sizes=sizes, max_batch_tokens=64, **config
+    )
+    bench.submit("long", letters(400), 1, workload="code")
+    bench.step()
+    for i, (length, fields) in enumerate(waiting):
+        bench.submit(f"x{i}", letters(length, seed=1 + i), 40, **fields)
+    bench.step()
+    return bench
+
+
+def test_only_those_that_rows_are_free_for_get_their_part_of_a_step():
+    bench = beside_long(*[(20, {})] * 10, r=2)
+    assert list(bench.plans[-1].extend_lens) == [56, 8]
+
+
+def test_a_shorter_prompt_gets_the_chunk_of_its_class():
+    bench = beside_long((32, {"workload": "code"}), r=2)
+    assert list(bench.plans[-1].extend_lens) == [32, 32]
+
+
+def test_capped_tenants_leave_their_part_of_a_step_to_others():
+    tenants = {"full": TenantPolicy(most_share=0.05)}
+    bench = beside_long(*[(30, {"tenant": "full"})] * 2, r=4, tenants=tenants)
+    while len(bench.core.state.decoding) == 0:
+        bench.step()
+    assert bench.core.state.capped
+    assert "long" in bench.core.state.prefilling
+    bench.step()
+    assert sorted(bench.plans[-1].extend_lens) == [1, 63]
+
+
+@pytest.mark.parametrize("fields", [{}, {"preheat": True}])
+def test_twins_and_preheats_that_wait_do_not_share_a_step(fields):
+    bench = timed_bench(0.0, depth=1, chunk_sizes={"code": 128})
+    for i in range(3):
+        bench.ask(f"before{i}", letters(800, seed=9 + i), 8)
+    prompt = letters(1000)
+    bench.submit("leader", prompt, 2, workload="code")
+    for i in range(3):
+        bench.submit(f"x{i}", prompt, 0 if fields else 2, **fields)
+    first = len(bench.plans)
+    bench.step()
+    bench.core.set_policy({"itl_target_ms": 8.0})
+    bench.step()
+    assert len(bench.core.state.waiting) == 3
+    taken = [list(plan.extend_lens) for plan in bench.plans[first:]]
+    assert taken[1] == [128], "which takes longer than the target, and nobody waits for it"
+    bench.submit("other", letters(300, seed=1), 2)
+    bench.step()
+    assert sum(bench.plans[-1].extend_lens) == pytest.approx(60, abs=2)

@@ -14,6 +14,7 @@ from scheduler_svc.core.messages import Submission
 from scheduler_svc.core.page_pool import Owner, PagePool
 from scheduler_svc.core.scheduler import Scheduler
 from tests.scheduler_svc.core.harness import Bench
+from tests.scheduler_svc.core.speculating import drafting
 from tests.scheduler_svc.core.test_prefix_cache import letters
 
 
@@ -125,6 +126,24 @@ def test_streams_of_an_empty_pool_are_one_run_each(p):
     bench.run()
 
 
+def test_a_stream_goes_on_side_by_side_when_its_drafts_were_answered():
+    bench = drafting(N=1024, L=400, max_tokens=150)
+    x = bench.core.state.live["x"]
+    kinds = []
+    while "x" not in bench.endings:
+        kinds.append(max(bench.plans[-1].samples) > 1)
+        assert num_runs(x.pages) == 1
+        bench.step()
+    assert (False, True) in pairwise(kinds)
+    assert (True, False) in pairwise(kinds), "one token alone after a step with drafts"
+
+
+def test_requests_that_ended_are_not_kept():
+    bench = Bench()
+    bench.ask("x", letters(8))
+    assert not bench.core.state.kv._grown
+
+
 def test_whoever_is_in_the_way_is_gone_round():
     pool = PagePool(100)
     first, second = pool.take(10, 0, 5), pool.take(10, 0, 5)
@@ -137,6 +156,15 @@ def test_whoever_is_in_the_way_is_gone_round():
     assert after[1] == 31
     assert after[0] > 31 + 5, "and leaves the other its room"
     assert len(pool.free_pages()) == pool.num_free == 68
+
+
+def test_a_long_stretch_stays_long_when_another_will_do():
+    pool = PagePool(200)
+    pages = pool.take(200)
+    for start, end in ((0, 30), (50, 90), (110, 140)):
+        pool.give_back(pages[start:end], Owner.PRIVATE)
+    assert pool.take(5, 0, 100)[0] in (1, 51, 111), "no room for so much, so it begins anywhere"
+    assert len(pool._runs._long) == 2, "the others were not looked at closely enough to judge"
 
 
 def test_two_with_the_same_last_page_get_two_pages():

@@ -210,11 +210,12 @@ def test_other_weights_never_match():  # field case 16
     bench.step()
     bench.sent.clear()
     bench.engine.reset()
-    new = replace(bench.engine.hello(), model_hash="other weights")
+    new = replace(bench.engine.hello(), model_hash="other weights", weights="int4")
     bench.take(bench.core.lose_worker(0))
     bench.take(bench.core.regain_worker(new, 0))
     assert bench.endings["caught"].ending is Ending.FAILED
-    assert "another model" in bench.endings["caught"].message
+    named = f"another model: {new.model_id}, weights in int4"
+    assert bench.endings["caught"].message.endswith(named), "the name may be the same"
     assert bench.ask("new", prompt) == bench.reference(prompt)
     assert bench.cached["new"] == 0
 

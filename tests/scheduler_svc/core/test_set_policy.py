@@ -30,7 +30,7 @@ VALUES = {
     "high_watermark": [0.5, 0.95, 1.0],
     "low_watermark": [0.0, 0.3, 0.5],
     "pin_budget": [0.0, 0.2, 1.0],
-    "max_drafts": [1, 8],
+    "max_drafts": [1, 8, 32],
     "speculation_rows": [0, 1, 4],
 }
 
@@ -55,7 +55,7 @@ BAD = [
     ("low_watermark", -0.1),
     ("pin_budget", 2.0),
     ("max_drafts", 0),
-    ("max_drafts", 255),
+    ("max_drafts", 33),
     ("speculation_rows", -1),
 ]
 

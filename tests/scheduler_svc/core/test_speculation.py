@@ -181,6 +181,7 @@ def test_cut_back(depth, p):
 def test_the_worker_is_lost(p):
     bench = drafting(p=p)
     bench.lose_worker()
+    assert bench.core.state.live["x"].drafter is None, "it knows versions of the tree that is gone"
     the_end(bench)
 
 

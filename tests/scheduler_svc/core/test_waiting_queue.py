@@ -230,6 +230,22 @@ def test_counts_name_every_request_once():
     assert bench.queue._tallies == {}
 
 
+def test_shorter_prompts_are_sought_among_the_oldest_only():
+    bench = Bench()
+    back, warm = bench.make("back"), bench.make("warm", preheat=True)
+    first, twin, _, _ = bench.add("first", "twin", "second", "third")
+    bench.queue.add_returning([back, warm])
+    assert bench.queue.num_candidates == 5
+    bench.queue.hold(twin, "first")
+    assert bench.queue.num_candidates == 4
+    longer = 1 + first.num_tokens
+    assert names(bench.queue.shorter_prompts(longer, 9)) == ["back", "first", "second", "third"]
+    assert names(bench.queue.shorter_prompts(longer, 4)) == ["back", "first", "second"], (
+        "however many twins wait, no more are looked at"
+    )
+    assert not names(bench.queue.shorter_prompts(first.num_tokens, 9))
+
+
 def test_tenants_that_wait_are_known():
     bench = Bench()
     first = bench.add("x1", tenant="x")
