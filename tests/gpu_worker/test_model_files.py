@@ -126,7 +126,8 @@ def test_damaged_config(source: ModelSource, text: str) -> None:
 
 @pytest.mark.parametrize("options", EXACT)
 def test_pool_beyond_memory_is_one_line(source: ModelSource, options: BackendOptions) -> None:
-    with pytest.raises(ModelError, match=f"no memory for the weights and {1 << 50} slots") as caught:
+    message = f"no memory for the weights and {1 << 50} slots"
+    with pytest.raises(ModelError, match=message) as caught:
         load_engine(source, EngineLimits(num_slots=1 << 50, max_rows=4), options)
     assert "\n" not in str(caught.value)
 
