@@ -28,7 +28,10 @@ SPECULATIONS = {
         "so the output is what it is without. Only while few requests decode, and only where it is "
         "expected to pay. The default."
     ),
-    "off": "Every token is computed after the one before it. Suits comparisons.",
+    "off": (
+        "Every token is computed after the one before it, nothing is computed on a guess. Suits "
+        "comparisons, and machines whose power is dearer than their time."
+    ),
 }
 
 MOST_DRAFTS = 32

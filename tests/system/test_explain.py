@@ -162,12 +162,12 @@ async def steps_for(client, seed, workload):
 
 
 async def test_the_workload_sets_the_chunk(client):
-    default = await steps_for(client, "default", "")
-    assert await steps_for(client, "tiny", "tiny") - default == 160 // 16 - 1
-    assert await steps_for(client, "code", "code") - default == 3 - 1
+    default = await steps_for(client, "default", "")  # two of them for the prompt, of 128 tokens
+    assert await steps_for(client, "tiny", "tiny") - default == 160 // 16 - 2
+    assert await steps_for(client, "code", "code") - default == 3 - 2
     assert await steps_for(client, "unknown class", "nobody's") == default
     await set_policy(client, chunk_sizes={"tiny": 40})
-    assert await steps_for(client, "tiny again", "tiny") - default == 160 // 40 - 1
+    assert await steps_for(client, "tiny again", "tiny") - default == 160 // 40 - 2
 
 
 async def test_the_commands_say_the_same(client, stack, capsys):

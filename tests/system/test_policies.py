@@ -16,6 +16,7 @@ FAMILIES = {
     "retraction_policy": "fifo lifo lru progress random priority cost tenant deadline",
     "retraction_keep": "partial all none",
     "eviction_policy": "lru lfu slru fifo priority cost",
+    "speculation": "auto off",
 }
 NAMES = [(family, name) for family, names in FAMILIES.items() for name in names.split()]
 DEFAULTS = {
@@ -24,6 +25,7 @@ DEFAULTS = {
     "retraction_policy": "progress",
     "retraction_keep": "partial",
     "eviction_policy": "lru",
+    "speculation": "auto",
 }
 SAMPLED = ("repetition_penalty", "frequency_penalty", "temperature", "seed", "logprobs")
 NUMBERS = {
@@ -41,6 +43,8 @@ NUMBERS = {
     "high_watermark": 0.875,
     "low_watermark": 0.75,
     "pin_budget": 0.25,
+    "max_drafts": 4,
+    "speculation_rows": 2,
 }
 
 
