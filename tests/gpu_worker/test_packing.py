@@ -45,6 +45,12 @@ def check_form(panels: Panels, shape: tuple[int, int], last: int) -> None:
     assert panels.data.ctypes.data % ALIGNMENT == 0
 
 
+def check_scale(blocks: Blocks, row: int, group: int, tail: np.ndarray) -> None:
+    """Behind a group's values stand the scales of the panel's 8 rows, then their minima."""
+    halves, r = tail.view(np.float16), row % 8
+    assert (halves[r], halves[8 + r]) == (blocks.scale[row, group], blocks.minimum[row, group])
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_int4_bytes_lie_where_the_kernel_reads_them(shape: tuple[int, int]) -> None:
     blocks = quantise(normal(*shape), "int4")
@@ -54,11 +60,8 @@ def test_int4_bytes_lie_where_the_kernel_reads_them(shape: tuple[int, int]) -> N
     for row in range(shape[0]):
         for group in range(shape[1] // 32):
             block = panels.data[row // 8, group]
-            r, halves = row % 8, block[128:].view(np.float16)
-            assert (halves[r], halves[8 + r]) == (
-                blocks.scale[row, group],
-                blocks.minimum[row, group],
-            )
+            r = row % 8
+            check_scale(blocks, row, group, block[128:])
             for c in range(4):
                 for i in range(4):
                     byte, first = block[32 * c + 4 * r + i], 32 * group + 4 * c + i
@@ -74,11 +77,8 @@ def test_int8_bytes_lie_where_the_kernel_reads_them(shape: tuple[int, int]) -> N
     for row in range(shape[0]):
         for group in range(shape[1] // 32):
             block = panels.data[row // 8, group]
-            r, halves = row % 8, block[256:].view(np.float16)
-            assert (halves[r], halves[8 + r]) == (
-                blocks.scale[row, group],
-                blocks.minimum[row, group],
-            )
+            r = row % 8
+            check_scale(blocks, row, group, block[256:])
             found = [block.view(np.int8)[16 * c + 2 * r + i] for c in range(16) for i in range(2)]
             assert found == wanted[row, 32 * group : 32 * group + 32].tolist()
 
