@@ -67,6 +67,7 @@ def build_engine(settings: Settings) -> Engine:
         weights=settings.weights,
         kv_dtype=settings.kv_dtype,
         num_threads=settings.num_threads or len(os.sched_getaffinity(0)),
+        cpu_kernels=settings.cpu_kernels,
     )
     return load_engine(source, limits, options)
 

@@ -40,6 +40,7 @@ class BackendOptions:
     weights: Literal["auto", "fp32", "int8", "int4"] = "fp32"
     kv_dtype: Literal["fp32", "int8"] = "fp32"
     num_threads: int = 1
+    cpu_kernels: Literal["auto", "avx512", "avx2"] = "auto"
 
 
 def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:
@@ -60,7 +61,8 @@ def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions
         if options.backend == "native":
             raise InvalidRequest("backend", f"native cannot be had: {why_not_native}")
         _log.warning("native_backend_unavailable", reason=why_not_native, instead="torch")
-    for name, value in (("weights", options.weights), ("kv_dtype", options.kv_dtype)):
+    for name in ("weights", "kv_dtype", "cpu_kernels"):
+        value = getattr(options, name)
         if value not in ("auto", "fp32"):
             raise InvalidRequest(name, f"{value} needs the native backend: {why_not_native}")
     try:
@@ -81,17 +83,18 @@ def _native(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> 
         max_length=limits.longest(model.config),
         kv_dtype="int8" if options.kv_dtype == "int8" else "float32",
         num_threads=options.num_threads,
+        kernels=options.cpu_kernels,
         poison=limits.poison,
     )
-    check_native(model.config, native)  # before gigabytes are read for it
-    format = _chosen_format(model, options)
+    kernels = check_native(model.config, native)  # before gigabytes are read for it
+    format = _chosen_format(model, options, kernels)
     gc.collect()  # what was measured goes before the pool comes
     with model.reading() as reader:
         weights = read_native_weights(model.config, reader, format)
     return NativeBackend(model.config, weights, native)
 
 
-def _chosen_format(model: OpenModel, options: BackendOptions) -> WeightFormat:
+def _chosen_format(model: OpenModel, options: BackendOptions, kernels: str) -> WeightFormat:
     if options.weights != "auto":
         return _FORMATS[options.weights]
 
@@ -100,13 +103,16 @@ def _chosen_format(model: OpenModel, options: BackendOptions) -> WeightFormat:
     def forward(format: WeightFormat) -> Forward:
         weights = read_native_weights(model.config, model.quiet_reader(), format)
         room = NativeOptions(
-            num_slots=num_tokens, max_length=num_tokens, num_threads=options.num_threads
+            num_slots=num_tokens,
+            max_length=num_tokens,
+            num_threads=options.num_threads,
+            kernels=kernels,
         )
         return forward_text(NativeBackend(model.config, weights, room))
 
     measured = MeasuredModel(
         fingerprint=model.fingerprint,
-        backend=built_library().parent.name,
+        backend=f"{built_library().parent.name} {kernels}",
         num_parameters=model.config.num_parameters,
         int4_blocks=mostly_int4(model.config, model.quiet_reader()),
     )

@@ -37,7 +37,16 @@ _FLAGS = (
     "-Wall",
     "-Wextra",
 )
-_ISA_FLAGS = {"kernels_avx2.cpp": ("-mavx2", "-mfma", "-mf16c")}
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_ISA_FLAGS = {
+    "kernels_avx2.cpp": _AVX2,
+    "kernels_avx512.cpp": (
+        *_AVX2,
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
+        # What the headers of GCC 12 leave undefined on purpose.
+        *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
+    ),
+}
 """Instruction sets of single files; the rest must run anywhere."""
 _MOST_SECONDS = 300.0
 

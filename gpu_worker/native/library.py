@@ -20,9 +20,12 @@ PADDING = 8
 """Rows of logits are as long as the vocabulary, rounded up to a multiple of it."""
 NO_MEMORY = "no memory"
 """The problem of a library that got none."""
+AUTO = "auto"
+"""Of the kernels: the fastest that the processor can run."""
 PHASES = ("products", "attention", "rest")
 
-_FORMATS = {"float32": 0, "int8": 1, "int4": 2}
+FORMATS = {"float32": 0, "int8": 1, "int4": 2}
+"""As the library counts them."""
 _OF_MODEL = -1
 _Ints = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -90,9 +93,12 @@ class StepColumns:
 class NativeModel:
     """A model in the library: give it its weights, start it, then step."""
 
-    def __init__(self, library: ctypes.CDLL, sizes: Sizes) -> None:
+    def __init__(self, library: ctypes.CDLL, sizes: Sizes, kernels: str = AUTO) -> None:
+        """Raises NativeError: sizes that cannot be computed, no such kernels, or no memory."""
         self._library = library
-        self._handle = ctypes.c_void_p(library.radixd_model_new(ctypes.byref(sizes)))
+        self._handle = ctypes.c_void_p(
+            library.radixd_model_new(ctypes.byref(sizes), kernels.encode())
+        )
         self._kept: list[object] = []
         """Arrays the library points into."""
         if not self._handle:
@@ -118,7 +124,7 @@ class NativeModel:
                 self._handle,
                 layer,
                 part,
-                _FORMATS[panels.format],
+                FORMATS[panels.format],
                 panels.num_outputs,
                 panels.num_inputs,
                 data.ctypes.data,
@@ -200,19 +206,35 @@ def open_library(path: Path) -> ctypes.CDLL:
     for name, result, *arguments in (
         ("radixd_error", ctypes.c_char_p),
         ("radixd_kernels", ctypes.c_char_p),
-        ("radixd_model_new", pointer, pointer),
+        ("radixd_has_kernels", number, ctypes.c_char_p),
+        ("radixd_model_new", pointer, pointer, ctypes.c_char_p),
         ("radixd_model_free", None, pointer),
         ("radixd_model_matrix", number, pointer, *(number,) * 5, pointer, size),
         ("radixd_model_vector", number, pointer, number, number, pointer, size),
         ("radixd_model_start", number, pointer, number),
         ("radixd_model_poison", None, pointer),
         ("radixd_forward", number, pointer, pointer, pointer, size, pointer),
+        ("radixd_memory_rate", ctypes.c_double, size, number),
+        ("radixd_product_rate", ctypes.c_double, *(number,) * 5),
     ):
         function = getattr(library, str(name))
         function.restype, function.argtypes = result, arguments
     if library.radixd_kernels() is None:
         raise NativeUnavailable("no kernels for this processor; AVX2, FMA and F16C are needed")
     return library
+
+
+def find_kernels(library: ctypes.CDLL, wanted: str = AUTO) -> str:
+    """The name of the kernels that compute where these are asked for.
+
+    Raises:
+        NativeUnavailable: this processor cannot run them.
+    """
+    if wanted == AUTO:
+        return str(library.radixd_kernels().decode())
+    if not library.radixd_has_kernels(wanted.encode()):
+        raise NativeUnavailable(f"this processor cannot run the kernels {wanted}")
+    return wanted
 
 
 def _check_lengths(step: StepColumns) -> None:

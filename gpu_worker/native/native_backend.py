@@ -11,12 +11,14 @@ from gpu_worker.blocks import FloatArray, WeightFormat
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.native.build import NativeUnavailable, built_library
 from gpu_worker.native.library import (
+    AUTO,
     NO_MEMORY,
     PHASES,
     NativeError,
     NativeModel,
     Sizes,
     StepColumns,
+    find_kernels,
     open_library,
 )
 from gpu_worker.native.native_weights import NativeWeights
@@ -33,6 +35,8 @@ class NativeOptions:
     max_length: int
     kv_dtype: KvDtype = "float32"
     num_threads: int = 1
+    kernels: str = AUTO
+    """Name of the table that computes; `AUTO`: the fastest here."""
     poison: bool = False
     """NaN in unwritten slots, so that a read of one shows."""
 
@@ -50,7 +54,7 @@ class NativeBackend:
         """
         library = open_library(built_library())
         self._model = _new_model(library, config, options)
-        self.name = f"native {library.radixd_kernels().decode()}"
+        self.name = f"native {find_kernels(library, options.kernels)}"
         self.weights: WeightFormat = weights.format
         self.kv_dtype: KvDtype = options.kv_dtype
         self.kv_bytes_per_slot = _kv_bytes(config, options.kv_dtype)
@@ -109,21 +113,25 @@ class NativeBackend:
         model.set_vector(2, sin)
 
 
-def check_native(config: ModelConfig, options: NativeOptions) -> None:
-    """Whether a backend can be had for a model of these sizes; the library is built if need be.
+def check_native(config: ModelConfig, options: NativeOptions) -> str:
+    """The name of the kernels that would compute a model of these sizes; the library is built if
+    need be.
 
     Raises:
         NativeUnavailable: see NativeBackend.
         MemoryError: see NativeBackend.
     """
-    _new_model(open_library(built_library()), config, options)
+    library = open_library(built_library())
+    _new_model(library, config, options)
+    return find_kernels(library, options.kernels)
 
 
 def _new_model(library: ctypes.CDLL, config: ModelConfig, options: NativeOptions) -> NativeModel:
     if options.num_slots + MAX_PAGE_SIZE >= 1 << 31:
         raise MemoryError("slots are counted in 32 bits")
+    find_kernels(library, options.kernels)  # says in better words what is missing
     try:
-        return NativeModel(library, _sizes(config, options))
+        return NativeModel(library, _sizes(config, options), options.kernels)
     except NativeError as error:
         raise NativeUnavailable(str(error)) from None
 

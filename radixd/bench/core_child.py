@@ -1,31 +1,20 @@
-"""Runs the measuring processes of `radixd bench core` and reads their one JSON object.
-
-They live in `scheduler_svc.bench`, which the command line may not import, and are processes of
-their own so that nobody's memory or collector burdens another's figures.
-"""
+"""The measuring processes of `radixd bench core`, which live in `scheduler_svc.bench`."""
 
 import contextlib
 import importlib.util
-import json
 import os
 import shutil
-import subprocess
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from radixd.bench.child import Announce, run_child
 from radixd.cli.client import CommandError
 
 PEERS = ("sglang", "vllm")
 
-Announce = Callable[[str], object]
-"""Told what is measured now."""
-
-_NUM_LAST_LINES = 20
 _PACKAGE = "scheduler_svc"
 
 
@@ -36,7 +25,7 @@ def core_figures(scale: float, announce: Announce) -> dict[str, Any]:
         CommandError: the process failed; holds its last lines.
     """
     command = [sys.executable, "-m", "scheduler_svc.bench", str(scale)]
-    return _run(command, dict(os.environ), None, announce)
+    return run_child(command, dict(os.environ), None, announce)
 
 
 def peer_figures(name: str, python: str, scale: float, announce: Announce) -> dict[str, Any]:
@@ -50,7 +39,7 @@ def peer_figures(name: str, python: str, scale: float, announce: Announce) -> di
     command = [check_interpreter(python), "-m", "scheduler_svc.bench.peers", name, str(scale)]
     with _package_alone() as folder:
         # Peers print much of their own; only that they are measured is worth a word.
-        value = _run(command, _environment(folder), folder, lambda _: None)
+        value = run_child(command, _environment(folder), folder, lambda _: None)
     if "missing" in value:
         value["install"] = f"{python} -m pip install {value['wanted']}"
     return value
@@ -92,45 +81,3 @@ def _environment(folder: str) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-
-
-def _run(
-    command: Sequence[str], environment: dict[str, str], folder: str | None, announce: Announce
-) -> dict[str, Any]:
-    last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-        cwd=folder,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        lines = process.stderr
-
-        def listen() -> None:
-            for line in lines:
-                last_lines.append(line.rstrip())
-                announce(line.rstrip())
-
-        listener = threading.Thread(target=listen, daemon=True)
-        listener.start()
-        try:
-            answer = process.stdout.read()
-            listener.join()
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
-        raise CommandError(_failure(command, process.returncode, last_lines))
-    value: dict[str, Any] = json.loads(answer)
-    return value
-
-
-def _failure(command: Sequence[str], status: int, last_lines: deque[str]) -> str:
-    shown = "".join(f"\n  {line}" for line in last_lines)
-    return f"{' '.join(command)} ended with status {status}; its last lines:{shown}"

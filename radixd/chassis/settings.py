@@ -62,6 +62,9 @@ class Settings(BaseModel):
     backend: Literal["auto", "native", "torch"] = Field(
         "auto", description="Who computes on the CPU: our compiled code or torch; auto: the first."
     )
+    cpu_kernels: Literal["auto", "avx512", "avx2"] = Field(
+        "auto", description="Instructions of the compiled code; auto: the fastest there are here."
+    )
     weights: Literal["auto", "fp32", "int8", "int4"] = Field(
         "auto", description="Precision of the weights; auto: the fastest that is accurate enough."
     )

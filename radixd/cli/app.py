@@ -37,10 +37,11 @@ def _run(words: list[str]) -> int:
         from radixd.cli.up import run_services
 
         return run_services(words[1:])
-    from radixd.cli.commands import BENCH_CORE, app
+    from radixd.cli.commands import BENCHES, app
 
-    if words[:2] == BENCH_CORE.split():
-        words = [BENCH_CORE, *words[2:]]
+    two_words = " ".join(words[:2])
+    if two_words in BENCHES:
+        words = [two_words, *words[2:]]
     app(args=words, prog_name="radixd")
     return 0
 

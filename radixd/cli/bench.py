@@ -68,7 +68,8 @@ def bench(options: BenchOptions) -> None:
 
     Of --workload all, peak memory is the highest up to the workload's end, not of it alone.
 
-    `radixd bench core` measures the scheduler core alone.
+    `radixd bench core` measures the scheduler core alone, `radixd bench kernels` the roofline of
+    this machine.
     """
     if options.profile and (options.vs or options.runs > 1):
         raise CommandError("--profile plays once, and ours alone: not with --vs or --runs")

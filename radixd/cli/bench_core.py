@@ -1,18 +1,17 @@
 """`radixd bench core`: times and weighs the scheduler core, and installed peers beside it."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from radixd.bench.core_child import PEERS, Announce, check_interpreter, core_figures, peer_figures
+from radixd.bench.core_child import PEERS, check_interpreter, core_figures, peer_figures
 from radixd.bench.core_report import AIMS, comparisons, core_report
 from radixd.bench.machine import describe_machine
-from radixd.cli.terminal import Json, err, out, print_json, snippet
+from radixd.cli.measuring import measuring_progress
+from radixd.cli.terminal import Json, out, print_json
 
 MUCH_DISTURBED = 0.05
 """Share of laps left out above which the machine was too busy for figures to be trusted."""
@@ -43,7 +42,7 @@ def bench_core(
         raise typer.BadParameter(f"{scale} is not above 0 and at most 1", param_hint="--scale")
     check_interpreter(peer_python)
     load = os.getloadavg()[0]
-    with _progress() as announce:
+    with measuring_progress() as announce:
         core = core_figures(scale, announce)
         others = None
         if peers:
@@ -58,15 +57,6 @@ def bench_core(
         out.print(peers_table(report))
     for note in notes(report):
         out.print(note, markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Announce]:
-    """What is measured now, on a terminal.  Not animated: that would run on the measured cores."""
-    if not err.is_terminal:
-        yield lambda what: None
-        return
-    yield lambda what: err.print(f"measuring: {snippet(what, 60)}", style="dim", markup=False)
 
 
 def aims_table(report: dict[str, Any]) -> Table:

@@ -1,9 +1,12 @@
 """Gathers the commands of `radixd`; how they are called and how they end is in `app`."""
 
+from collections.abc import Callable
+
 import typer
 
 from radixd.cli.bench import bench
 from radixd.cli.bench_core import bench_core
+from radixd.cli.bench_kernels import bench_kernels
 from radixd.cli.bench_pressure import pressure
 from radixd.cli.chat import chat
 from radixd.cli.doctor import doctor
@@ -19,8 +22,8 @@ from radixd.cli.tree import tree
 from radixd.cli.up import run_services
 from radixd.cli.version import version
 
-BENCH_CORE = "bench core"
-"""A command of two words; `bench` takes every option of the services, so it cannot be a group."""
+BENCHES: dict[str, Callable[..., None]] = {"bench core": bench_core, "bench kernels": bench_kernels}
+"""Commands of two words; `bench` takes every option of the services, so it cannot be a group."""
 
 
 def up(ctx: typer.Context) -> None:
@@ -47,7 +50,8 @@ app.command()(explain)
 app.command()(pins)
 app.command()(policy)
 app.command(context_settings=PASSES_SETTINGS)(bench)
-app.command(name=BENCH_CORE)(bench_core)
+for name, command in BENCHES.items():
+    app.command(name=name)(command)
 app.command()(pressure)
 app.command(context_settings=PASSES_SETTINGS)(doctor)
 app.command()(version)

@@ -15,13 +15,17 @@ def backend(settings: Settings) -> Finding:
     """What the worker would take with these settings on this machine."""
     if settings.fake_worker:
         return ok(CHECK, "the fake worker computes nothing")
-    precision = f"--weights {settings.weights}, --kv-dtype {settings.kv_dtype}"
+    precision = (
+        f"--weights {settings.weights}, --kv-dtype {settings.kv_dtype}, "
+        f"--cpu-kernels {settings.cpu_kernels}"
+    )
     needs_native = settings.weights in ("int8", "int4") or settings.kv_dtype != "fp32"
+    needs_native = needs_native or settings.cpu_kernels != "auto"
     if settings.backend == "torch":
         if needs_native:
             return fail(CHECK, f"torch has no {precision}", "--backend native")
         return ok(CHECK, "torch, as --backend says")
-    problem, answer = _ask()
+    problem, answer = _ask(settings.cpu_kernels)
     if not problem:
         return ok(CHECK, answer)
     advice = "install a C++ compiler (g++), then `radixd doctor` once more"
@@ -30,10 +34,10 @@ def backend(settings: Settings) -> Finding:
     return warn(CHECK, f"torch, the slower one: {problem}", advice)
 
 
-def _ask() -> tuple[str, str]:
-    """What stands in the way of compiled code, or its name; asked of a process, as the command line
-    imports no service."""
-    command = [sys.executable, "-m", "gpu_worker.native"]
+def _ask(kernels: str) -> tuple[str, str]:
+    """What stands in the way of these kernels, or their name; asked of a process, as the command
+    line imports no service."""
+    command = [sys.executable, "-m", "gpu_worker.native", kernels]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=MOST_SECONDS

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from gpu_worker.backend_choice import BackendOptions
+from tests.gpu_worker.kernel_tables import TABLES
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler"
@@ -16,8 +17,16 @@ NATIVE = BackendOptions(backend="native")
 EXACT = [
     pytest.param(TORCH, id="torch"),
     pytest.param(NATIVE, id="native", marks=needs_compiler),
+    *(
+        pytest.param(
+            BackendOptions(backend="native", cpu_kernels=kernels),
+            id=f"native-{kernels}",
+            marks=needs_compiler,
+        )
+        for kernels in TABLES[1:]
+    ),
 ]
-"""Those that compute in float32."""
+"""Those that compute in float32, the slower kernels of this processor among them."""
 
 ALL = [
     *EXACT,

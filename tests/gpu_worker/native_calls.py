@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_worker.blocks import FloatArray
 from gpu_worker.native.build import built_library
-from gpu_worker.native.library import NativeModel, Sizes, StepColumns, open_library
+from gpu_worker.native.library import AUTO, NativeModel, Sizes, StepColumns, open_library
 from gpu_worker.native.packing import pack_float32
 
 LAYERS, HIDDEN, INNER, VOCAB, LONGEST, SLOTS = 2, 96, 40, 21, 40, 64
@@ -64,8 +64,8 @@ def give_all(model: NativeModel, head_dim: int = HEAD_DIM) -> None:
         model.set_vector(part, np.ones((LONGEST, head_dim // 2), np.float32))
 
 
-def make_model(num_threads: int = 1, **changes: int) -> NativeModel:
-    model = NativeModel(library(), sizes(**changes))
+def make_model(num_threads: int = 1, *, kernels: str = AUTO, **changes: int) -> NativeModel:
+    model = NativeModel(library(), sizes(**changes), kernels)
     give_all(model, changes.get("head_dim", HEAD_DIM))
     model.start(num_threads)
     return model

@@ -9,11 +9,13 @@ import numpy as np
 from gpu_worker.backend import Backend, KvDtype
 from gpu_worker.blocks import BlockKind, Blocks, FloatArray, WeightFormat
 from gpu_worker.model_config import ModelConfig
+from gpu_worker.native.library import AUTO
 from gpu_worker.native.native_backend import NativeBackend, NativeOptions
 from gpu_worker.native.native_weights import NativeWeights, read_native_weights
 from gpu_worker.native.packing import unpack
 from gpu_worker.row_table import IntArray, Step, StepRow
 from gpu_worker.weights import LAYER_MATRICES, WeightReader
+from tests.gpu_worker.kernel_tables import TABLES
 
 MAX_LENGTH = 700
 
@@ -98,14 +100,20 @@ class Kind:
     weights: WeightFormat | None
     """None: torch computes, in float32."""
     kv_dtype: KvDtype = "float32"
+    kernels: str = AUTO
+
+    @property
+    def precision(self) -> str:
+        return f"{self.weights or 'torch'}-kv-{self.kv_dtype}"
 
     def __str__(self) -> str:
-        return f"{self.weights or 'torch'}-kv-{self.kv_dtype}"
+        return f"{self.precision}-{self.kernels}"
 
 
 TORCH = Kind(weights=None)
 NATIVE = [
-    Kind(weights=weights, kv_dtype=kv_dtype)
+    Kind(weights=weights, kv_dtype=kv_dtype, kernels=kernels)
+    for kernels in TABLES or [AUTO]
     for weights in ("float32", "int8", "int4")
     for kv_dtype in ("float32", "int8")
 ]
@@ -127,6 +135,7 @@ def make_backend(
         max_length=MAX_LENGTH,
         kv_dtype=kind.kv_dtype,
         num_threads=num_threads,
+        kernels=kind.kernels,
         poison=True,
     )
     return NativeBackend(config, native_weights(config, kind.weights), options)

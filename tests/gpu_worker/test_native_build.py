@@ -76,7 +76,7 @@ def test_the_second_start_runs_no_compiler(
     engine = load_engine(model, LIMITS, NATIVE)
     assert engine.hello().weights == "float32"
     first = calls.read_text(encoding="utf-8")
-    assert len(first.splitlines()) == 3  # two units and the link
+    assert len(first.splitlines()) == 4  # three units and the link
     assert all(line.startswith("-g0 ") for line in first.splitlines())
     load_engine(model, LIMITS, NATIVE)
     assert calls.read_text(encoding="utf-8") == first
@@ -118,20 +118,22 @@ def test_the_key_follows_sources_flags_and_compiler(
     paths.append(built_library())
     assert len(set(paths)) == 5
     assert all(path.read_text(encoding="utf-8") == "built\n" for path in paths)
-    assert len(fake.read_text(encoding="utf-8").splitlines()) == 5 * 3
+    assert len(fake.read_text(encoding="utf-8").splitlines()) == 5 * 4
 
 
 def test_every_source_is_compiled_once(fake: Path) -> None:
     own = {path.name for path in build._SOURCES.glob("*.cpp")}
     path = built_library()
     lines = fake.read_text(encoding="utf-8").splitlines()
-    (compiled_alone,) = [line for line in lines if "kernels_avx2.cpp" in line]
-    assert "-mavx2" in compiled_alone
+    for name, option in (("avx2", "-mavx2"), ("avx512", "-mavx512vnni")):
+        (compiled_alone,) = [line for line in lines if f"kernels_{name}.cpp" in line]
+        assert option in compiled_alone
+    assert not [line for line in lines if "-mavx512" in line and "kernels_avx512.cpp" not in line]
     (rest,) = [line for line in lines if "portable.cpp" in line]
-    assert "-mavx2" not in rest
+    assert "-mavx" not in rest
     units = build._units(path.parent)
     included = units[0][0].read_text(encoding="utf-8")
-    assert {name for name in own if f'"{name}"' in included} == own - {"kernels_avx2.cpp"}
+    assert {name for name in own if f'"{name}"' in included} == own - set(build._ISA_FLAGS)
 
 
 def test_two_builds_at_once(fake: Path) -> None:

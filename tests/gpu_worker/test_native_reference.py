@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from gpu_worker.blocks import BlockKind, FloatArray, dequantise, quantise
-from gpu_worker.native.library import NativeModel
+from gpu_worker.native.library import AUTO, NativeModel
 from gpu_worker.native.packing import pack_blocks, pack_float32
 from tests.gpu_worker.backends import needs_compiler
+from tests.gpu_worker.kernel_tables import TABLES
 from tests.gpu_worker.native_calls import (
     HIDDEN,
     LAYERS,
@@ -71,12 +72,13 @@ def test_logits_are_those_of_the_same_values_in_torch(shape: str, kind: Kind) ->
     wanted = reference(shape, kind.weights)
     assert found.shape == wanted.shape == (NUM_TOKENS, SHAPES[shape].vocab_size)
     off = np.abs(found - wanted)
-    rms, most = BOUNDS[str(kind)]
+    rms, most = BOUNDS[kind.precision]
     assert np.sqrt((off**2).mean()) < rms
     assert off.max() < most
     assert 1.2 < wanted.std() < 2.0
 
 
+NUM_ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 15, 16, 17, 23, 32, 33]
 MOST = {"int4": 127, "int8": 32767}
 
 
@@ -87,31 +89,40 @@ def rounded(vectors: FloatArray, kind: BlockKind) -> FloatArray:
     return (np.rint(grouped * factor) / factor.astype(np.float64)).reshape(vectors.shape)
 
 
-def head_alone(kind: BlockKind) -> NativeModel:
+@cache
+def head_alone(kind: BlockKind | None, kernels: str) -> NativeModel:
     """A model whose layers add nothing: the head's product with the normed embedding is left."""
-    model = NativeModel(library(), sizes())
+    model = NativeModel(library(), sizes(), kernels)
     give_all(model)
     for layer in range(LAYERS):
         for part in (1, 3):
             nothing = np.zeros(matrix_shapes()[part], np.float32)
             model.set_matrix(part, pack_float32(nothing), layer)
-    model.set_matrix(1, pack_blocks(quantise(matrix(VOCAB, HIDDEN), kind)))
+    if kind is not None:
+        model.set_matrix(1, pack_blocks(quantise(matrix(VOCAB, HIDDEN), kind)))
     model.start(1)
     return model
 
 
-@pytest.mark.parametrize("kind", ["int4", "int8"])
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 7, 33])
-def test_products_of_blocks(kind: BlockKind, num_rows: int) -> None:
-    """The arithmetic of one product to a few units in the last place, in tiles of every size."""
-    embedding = matrix(VOCAB, HIDDEN)
-    ids = [token % VOCAB for token in range(num_rows)]
+def product(kind: BlockKind | None, kernels: str, ids: list[int]) -> FloatArray:
+    """What the head makes of the embeddings of these tokens."""
+    num_rows = len(ids)
     assert num_rows < LONGEST
     step = Wanted(
         prefix_lens=[0], extend_lens=[num_rows], num_samples=[num_rows],
         slots=[list(range(num_rows))], token_ids=ids, out_slots=list(range(num_rows)),
     )  # fmt: skip
-    found, _ = head_alone(kind).forward(step.columns())
+    return head_alone(kind, kernels).forward(step.columns())[0]
+
+
+@pytest.mark.parametrize("kernels", TABLES or [AUTO])
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("num_rows", NUM_ROWS)
+def test_products_of_blocks(kind: BlockKind, num_rows: int, kernels: str) -> None:
+    """The arithmetic of one product to a few units in the last place, in tiles of every size."""
+    embedding = matrix(VOCAB, HIDDEN)
+    ids = [token % VOCAB for token in range(num_rows)]
+    found = product(kind, kernels, ids)
     x = embedding[ids]
     normed = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + np.float32(1e-5))
     weights = dequantise(quantise(matrix(VOCAB, HIDDEN), kind)).astype(np.float64)
@@ -120,3 +131,16 @@ def test_products_of_blocks(kind: BlockKind, num_rows: int) -> None:
     assert np.abs(found - wanted).max() < (2e-5 if kind == "int8" else 2e-3)
     assert np.median(np.abs(found - wanted)) < 2e-6
     assert np.abs(wanted).max() > 1
+
+
+@pytest.mark.parametrize("kernels", TABLES or [AUTO])
+@pytest.mark.parametrize("kind", [None, "int4", "int8"])
+@pytest.mark.parametrize("num_rows", NUM_ROWS[1:])
+def test_a_row_of_a_product_is_the_same_in_company(
+    kind: BlockKind | None, num_rows: int, kernels: str
+) -> None:
+    """To the bit, in every place of every tile."""
+    found = product(kind, kernels, [token % VOCAB for token in range(num_rows)])
+    alone = [product(kind, kernels, [token])[0] for token in range(min(num_rows, VOCAB))]
+    for row, logits in enumerate(found):
+        assert np.array_equal(logits, alone[row % VOCAB]), row

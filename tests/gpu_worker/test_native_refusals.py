@@ -10,10 +10,11 @@ import pytest
 
 from gpu_worker.blocks import quantise
 from gpu_worker.native import library as library_module
-from gpu_worker.native.library import NativeError, NativeModel, open_library
+from gpu_worker.native.library import AUTO, NativeError, NativeModel, open_library
 from gpu_worker.native.packing import Panels, pack_blocks, pack_float32
 from tests.arch.source import ROOT
 from tests.gpu_worker.backends import needs_compiler
+from tests.gpu_worker.kernel_tables import TABLES
 from tests.gpu_worker.native_calls import (
     HIDDEN,
     INNER,
@@ -35,9 +36,9 @@ pytestmark = needs_compiler
 MARK = 12345.0
 
 
-@pytest.fixture(scope="module")
-def model() -> NativeModel:
-    return make_model()
+@pytest.fixture(scope="module", params=TABLES or [AUTO])
+def model(request: pytest.FixtureRequest) -> NativeModel:
+    return make_model(kernels=request.param)
 
 
 def call(model: NativeModel, wanted: Wanted, *, room: int = 3 * PADDED_VOCAB, **counts: int) -> Any:

@@ -1,42 +1,20 @@
 #include "api.h"
 
-#include <exception>
 #include <memory>
-#include <new>
 #include <string>
 
 #include "forward.h"
+#include "guard.h"
 
 using namespace radixd;
 
 struct RadixdModel {
   Model model{};
+  const Kernels* kernels = nullptr;
   std::unique_ptr<Forward> forward;
 };
 
 namespace {
-
-constexpr const char* kNoMemory = "no memory";
-
-thread_local std::string last_error;
-
-int fail(const std::string& problem) {
-  last_error = problem;
-  return 0;
-}
-
-template <class Body>
-auto guarded(decltype(std::declval<Body>()()) failed, const Body& body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    fail(kNoMemory);
-    return failed;
-  } catch (const std::exception& error) {
-    fail(error.what());
-    return failed;
-  }
-}
 
 const char* problem_of(const Sizes& s) {
   if (s.layers < 1 || s.hidden < 1 || s.inner < 1 || s.vocab < 1 || s.max_length < 1)
@@ -130,13 +108,21 @@ const char* radixd_kernels() {
   return kernels != nullptr ? kernels->name : nullptr;
 }
 
-RadixdModel* radixd_model_new(const Sizes* sizes) {
+int radixd_has_kernels(const char* name) { return find_kernels(name) != nullptr; }
+
+RadixdModel* radixd_model_new(const Sizes* sizes, const char* kernels) {
   return guarded(static_cast<RadixdModel*>(nullptr), [&]() -> RadixdModel* {
     if (const char* problem = problem_of(*sizes)) {
       fail(problem);
       return nullptr;
     }
+    const Kernels* table = find_kernels(kernels);
+    if (table == nullptr) {
+      fail("no such kernels for this processor");
+      return nullptr;
+    }
     auto model = std::make_unique<RadixdModel>();
+    model->kernels = table;
     model->model.sizes = *sizes;
     model->model.layers.resize(sizes->layers);
     return model.release();
@@ -173,12 +159,10 @@ int radixd_model_vector(RadixdModel* model, int layer, int part, const float* va
 }
 
 int radixd_model_start(RadixdModel* model, int num_threads) {
-  const Kernels* kernels = best_kernels();
-  if (kernels == nullptr) return fail("no kernels for this processor");
   if (!is_complete(model->model)) return fail("weights are missing");
   if (num_threads < 1) return fail("no threads");
   return guarded(0, [&] {
-    model->forward = std::make_unique<Forward>(model->model, *kernels, num_threads);
+    model->forward = std::make_unique<Forward>(model->model, *model->kernels, num_threads);
     return 1;
   });
 }

@@ -27,11 +27,15 @@ struct RadixdModel;
 // Of the calling thread's latest failure; "no memory" when that was it.
 RADIXD_API const char* radixd_error();
 
-// Name of the kernels this processor can run; null: none.
+// Name of the fastest kernels this processor can run; null: none.
 RADIXD_API const char* radixd_kernels();
 
-// A model without weights.  Null: sizes that cannot be computed, or no memory.
-RADIXD_API RadixdModel* radixd_model_new(const radixd::Sizes* sizes);
+// Whether this processor can run the kernels of this name.
+RADIXD_API int radixd_has_kernels(const char* name);
+
+// A model without weights, for kernels of this name or "auto".  Null: sizes that cannot be computed,
+// no such kernels, or no memory.
+RADIXD_API RadixdModel* radixd_model_new(const radixd::Sizes* sizes, const char* kernels);
 RADIXD_API void radixd_model_free(RadixdModel* model);
 
 // Weights stay where they are and must outlive the model.  Parts of layer >= 0: 0 qkv, 1 out,
@@ -52,3 +56,10 @@ RADIXD_API void radixd_model_poison(RadixdModel* model);
 // logits [sum of num_samples, vocab rounded up to a multiple of 8]; phases_ns [3] as in Phase.
 RADIXD_API int radixd_forward(RadixdModel* model, const RadixdStep* step, float* logits,
                               size_t num_logits, int64_t* phases_ns);
+
+// Bytes read a second by so many threads together from `num_bytes` of memory; 0: it failed.
+RADIXD_API double radixd_memory_rate(size_t num_bytes, int num_threads);
+
+// Multiply-adds a second of so many threads, each with a matrix of its own that stays in its cache;
+// format as above.  0: it failed.
+RADIXD_API double radixd_product_rate(int format, int rows, int outputs, int inputs, int num_threads);

@@ -99,8 +99,12 @@ struct Kernels {
 
 // Of each instruction set; null where it was not compiled for this kind of processor.
 const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
 
 // The fastest table that this processor can run; null: none.
 const Kernels* best_kernels();
+
+// The table of this name, "auto" being the fastest; null: this processor cannot run it, or there is none.
+const Kernels* find_kernels(const char* name);
 
 }  // namespace radixd
