@@ -18,6 +18,12 @@ _LENGTH_STEP = 64
 _QUERY_STEP = 4
 """Query rows are padded to a multiple of it: for 1, 2 or 3 the matrix library takes other
 routines, and the last bits would depend on the number of queries."""
+_QUERY_BLOCK = 32
+"""Query rows scored in one product.  With as many as there are keys, or more, the matrix library
+turns the product around on some processors, and sums in another order."""
+_SCORE_BLOCK = 32
+"""Dimensions of a head summed in one product, the blocks being added in order: how longer sums are
+split depends, with AVX-512, on the number of queries."""
 _VALUE_BLOCK = 128
 """Keys summed in one product with the values.  Longer sums are split by the matrix library in ways
 that depend on the length; these blocks are added in order instead."""
@@ -183,14 +189,28 @@ def _mix(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """softmax(queries @ keys.T / sqrt(D) + mask) @ values, batched over the first dimension."""
-    scale = queries.shape[-1] ** -0.5
-    scores = torch.baddbmm(mask, queries, keys.transpose(1, 2), alpha=scale)
-    weights = torch.softmax(scores, dim=-1)
+    weights = torch.softmax(_scores(queries, keys, mask), dim=-1)
     mixed = torch.bmm(weights[:, :, :_VALUE_BLOCK], values[:, :_VALUE_BLOCK])
     for start in range(_VALUE_BLOCK, keys.shape[1], _VALUE_BLOCK):
         block = slice(start, start + _VALUE_BLOCK)
         mixed.baddbmm_(weights[:, :, block], values[:, block])
     return mixed
+
+
+def _scores(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """queries @ keys.T / sqrt(D) + mask, in products so small that a row's bits depend on the row
+    alone."""
+    head_dim = queries.shape[-1]
+    parts = []
+    for first in range(0, queries.shape[1], _QUERY_BLOCK):
+        rows = slice(first, first + _QUERY_BLOCK)
+        scores = mask[:, rows]
+        for start in range(0, head_dim, _SCORE_BLOCK):
+            block = slice(start, start + _SCORE_BLOCK)
+            of_block = keys[:, :, block].transpose(1, 2)
+            scores = torch.baddbmm(scores, queries[:, rows, block], of_block, alpha=head_dim**-0.5)
+        parts.append(scores)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _causal_mask(positions: torch.Tensor, padded_length: int) -> torch.Tensor:
