@@ -4,6 +4,8 @@ RadixdError
 ├── InvalidRequest          INVALID_ARGUMENT     a field is wrong; names the field
 ├── PromptTooLarge          RESOURCE_EXHAUSTED   longer than the pool can ever hold
 ├── QueueFull               RESOURCE_EXHAUSTED   as many wait as may wait; try again later
+├── TooManyStreams          RESOURCE_EXHAUSTED   one client has as many calls as it may
+├── SlowReader              RESOURCE_EXHAUSTED   the client takes its stream too slowly
 ├── DuplicateRequestId      ALREADY_EXISTS       a live request has this id
 ├── UnknownRequestId        NOT_FOUND            no live request has this id
 ├── DeadlineExceeded        DEADLINE_EXCEEDED    the deadline passed before the first token
@@ -76,6 +78,22 @@ class QueueFull(RadixdError):
     reason = "QUEUE_FULL"
 
     retry_after_ms = 1000
+
+
+class TooManyStreams(RadixdError):
+    """One client has as many calls in progress as it may."""
+
+    code = StatusCode.RESOURCE_EXHAUSTED
+    reason = "TOO_MANY_STREAMS"
+
+    retry_after_ms = 1000
+
+
+class SlowReader(RadixdError):
+    """The client takes nothing of its stream for too long."""
+
+    code = StatusCode.RESOURCE_EXHAUSTED
+    reason = "SLOW_READER"
 
 
 class DuplicateRequestId(RadixdError):

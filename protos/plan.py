@@ -19,6 +19,9 @@ it can skip page 0, the page of the dump slot, without losing a slot."""
 TOKEN_FROM_STEP_BEFORE = -1
 """As an input id: the token that this row sampled in the plan before."""
 
+NOT_SCORED = -1
+"""As a next id: no log probability is wanted of what follows this input."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -45,12 +48,25 @@ class SamplingParams:
     logprobs: int = -1
     """Alternatives to report with each token's log probability; -1: none at all.  Of the raw
     distribution: before temperature, penalties and cuts."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its raw logit, in fp32), ids ascending; before penalties,
+    suppression and temperature."""
+    prompt_logprobs: int = -1
+    """Alternatives to report with the log probability of each prompt token but the first; -1: none
+    at all.  Of the raw distribution, too."""
+    grammar: str = ""
+    """What the output must look like, as the worker's constraints take it; empty: anything."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that occurred count."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0)
 
     @property
     def needs_context(self) -> bool:
         """Whether the sampler must know the tokens before."""
-        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
-        return penalties != (1.0, 0.0, 0.0)
+        return self.has_penalties or bool(self.grammar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +152,14 @@ class BatchPlan:
     remaps: tuple[Remap, ...] = ()
     freed_rows: array[int]
     """[n] rows whose requests are gone."""
+    next_ids: array[int] = field(default_factory=lambda: array("i"))
+    """[sum(extend_lens)], or empty: of each input the token behind it in the prompt, whose log
+    probability is wanted, or NOT_SCORED; only of rows with `sampling.prompt_logprobs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobColumns:
-    """Log probabilities of sampled tokens, row after row."""
+    """Log probabilities of tokens that were sampled, or of a prompt; row after row."""
 
     chosen: array[float]
     """[n], typecode "f": of the tokens themselves."""
@@ -148,6 +167,14 @@ class LogprobColumns:
     """[sum(k)]: each row's likeliest tokens, likeliest first; k is what the row asked for."""
     top_logprobs: array[float]
     """[sum(k)], typecode "f"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFault:
+    """A row that cannot go on, through what its own request asked for."""
+
+    row: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +188,15 @@ class BatchResult:
     peak_rss_bytes: int = 0
     logprobs: LogprobColumns | None = None
     """An entry for each token of the rows that asked; None when none did."""
+    prompt_logprobs: LogprobColumns | None = None
+    """An entry for each of the plan's `next_ids` that is not NOT_SCORED; None where none is."""
     num_sampled: bytes = b""
     """[number of sampling rows] how many tokens each sampled; empty where each sampled one."""
     phases_ns: tuple[int, ...] = ()
     """Where the step's time went: products, attention, rest of the forward pass, sampling, rest of
     the worker; empty where nobody measured."""
+    row_faults: tuple[RowFault, ...] = ()
+    """Rows whose requests are to end as failed; their tokens of this step mean nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

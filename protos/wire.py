@@ -7,15 +7,16 @@ comes out may be trusted; anything else raises WireError.  Nothing is ever unpic
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
 from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from protos.columns import all_natural, pack_floats, pack_ids, unpack_floats, unpack_ids
 from protos.errors import WireError
+from protos.new_row_wire import decode_new_row, encode_new_row
 from protos.plan import (
+    NOT_SCORED,
     TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     BatchResult,
@@ -24,54 +25,27 @@ from protos.plan import (
     Hello,
     LogprobColumns,
     Message,
-    NewRow,
     Ping,
     Ready,
     Remap,
-    SamplingParams,
+    RowFault,
 )
 from protos.radixd.worker.v1 import worker_pb2 as pb
 
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "WIRE_VERSION",
+    "check_logprobs",
+    "decode",
+    "encode",
+    "pack_floats",
+    "pack_ids",
+    "unpack_floats",
+    "unpack_ids",
+]
+
 WIRE_VERSION = 1
 MAX_MESSAGE_BYTES = 64 << 20
-
-_SWAP = sys.byteorder == "big"
-
-
-def pack_ids(ids: array[int]) -> bytes:
-    """Column of 32-bit integers to little-endian bytes."""
-    if _SWAP:
-        ids = ids[:]
-        ids.byteswap()
-    return ids.tobytes()
-
-
-def unpack_ids(column: bytes, *, typecode: str = "i") -> array[int]:
-    """Little-endian bytes to a column of 32-bit integers ("i" signed, "I" unsigned)."""
-    if len(column) % 4:
-        raise WireError(f"column of {len(column)} bytes is not a whole number of 32-bit integers")
-    ids = array(typecode, column)
-    if _SWAP:
-        ids.byteswap()
-    return ids
-
-
-def pack_floats(floats: array[float]) -> bytes:
-    """Column of floats, typecode "f", to little-endian float32."""
-    if _SWAP:
-        floats = floats[:]
-        floats.byteswap()
-    return floats.tobytes()
-
-
-def unpack_floats(column: bytes) -> array[float]:
-    """Little-endian float32 to a column of floats, typecode "f"."""
-    if len(column) % 4:
-        raise WireError(f"column of {len(column)} bytes is not a whole number of 32-bit floats")
-    floats = array("f", column)
-    if _SWAP:
-        floats.byteswap()
-    return floats
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -149,35 +123,15 @@ def _encode_plan(plan: BatchPlan, out: pb.Envelope) -> None:
     body.input_ids = pack_ids(plan.input_ids)
     body.out_slots = pack_ids(plan.out_slots)
     body.freed_rows = pack_ids(plan.freed_rows)
+    body.next_ids = pack_ids(plan.next_ids)
     for new in plan.new_rows:
-        _encode_new_row(new, body.new_rows.add())
+        encode_new_row(new, body.new_rows.add())
     for remap in plan.remaps:
         body.remaps.add(row=remap.row, start=remap.start, slots=pack_ids(remap.slots))
 
 
-def _encode_new_row(new: NewRow, body: pb.NewRow) -> None:
-    sampling = new.sampling
-    body.row = new.row
-    body.prefix_slots = pack_ids(new.prefix_slots)
-    body.temperature = sampling.temperature
-    body.top_k = sampling.top_k
-    body.top_p = sampling.top_p
-    body.min_p = sampling.min_p
-    body.seed = sampling.seed
-    body.min_tokens = sampling.min_tokens
-    if sampling.repetition_penalty != 1.0:
-        # 1 travels as absent: older plans have none, and 0 is no penalty anybody may ask for.
-        body.repetition_penalty = sampling.repetition_penalty
-    body.presence_penalty = sampling.presence_penalty
-    body.frequency_penalty = sampling.frequency_penalty
-    body.logprobs_plus_one = sampling.logprobs + 1
-    body.num_prompt = new.num_prompt
-    body.context_ids = pack_ids(new.context_ids)
-    body.suppressed_ids = pack_ids(array("i", new.suppressed_ids))
-
-
 def _decode_plan(body: pb.BatchPlan) -> BatchPlan:
-    new_rows = tuple(_decode_new_row(new) for new in body.new_rows) if body.new_rows else ()
+    new_rows = tuple(decode_new_row(new) for new in body.new_rows) if body.new_rows else ()
     plan = BatchPlan(
         step_id=body.step_id,
         rows=unpack_ids(body.rows),
@@ -192,23 +146,18 @@ def _decode_plan(body: pb.BatchPlan) -> BatchPlan:
             for remap in body.remaps
         ),
         freed_rows=unpack_ids(body.freed_rows),
+        next_ids=unpack_ids(body.next_ids),
     )
     _check_columns(plan)
     if not all(
-        map(_all_natural, (body.rows, body.prefix_lens, body.out_slots, body.freed_rows))
-    ) or not all(_all_natural(remap.slots) for remap in body.remaps):
+        map(all_natural, (body.rows, body.prefix_lens, body.out_slots, body.freed_rows))
+    ) or not all(all_natural(remap.slots) for remap in body.remaps):
         raise WireError(f"plan {plan.step_id}: negative row, length or slot")
     if any(max(remap.row, remap.start) >= 1 << 31 for remap in plan.remaps):
         raise WireError(f"plan {plan.step_id}: remap out of range")
     if new_rows:
         _check_new_rows(plan)
     return plan
-
-
-def _all_natural(column: bytes) -> bool:
-    """Whether no int32 of a column that travelled is negative: the highest byte of each tells, and
-    bytes below 128 are ASCII.  A tenth of the time `min` takes."""
-    return column[3::4].isascii()
 
 
 def _check_columns(plan: BatchPlan) -> None:
@@ -222,7 +171,10 @@ def _check_columns(plan: BatchPlan) -> None:
     num_tokens = sum(plan.extend_lens)
     if len(plan.input_ids) != num_tokens or len(plan.out_slots) != num_tokens:
         raise WireError(f"plan {plan.step_id}: columns per token do not match extend_lens")
-    if min(plan.input_ids, default=0) < TOKEN_FROM_STEP_BEFORE:
+    if len(plan.next_ids) not in (0, num_tokens):
+        raise WireError(f"plan {plan.step_id}: next_ids are not of the inputs")
+    lowest = min(plan.input_ids, default=0), min(plan.next_ids, default=0)
+    if lowest[0] < TOKEN_FROM_STEP_BEFORE or lowest[1] < NOT_SCORED:
         raise WireError(f"plan {plan.step_id}: negative token id")
     if len(set(plan.rows)) != num_rows:
         raise WireError(f"plan {plan.step_id}: a row appears twice")
@@ -251,45 +203,6 @@ def _check_new_rows(plan: BatchPlan) -> None:
             raise WireError(f"plan {plan.step_id}: row {new.row} computes beyond its context")
 
 
-def _decode_new_row(body: pb.NewRow) -> NewRow:
-    if not all(map(_all_natural, (body.prefix_slots, body.context_ids, body.suppressed_ids))):
-        raise WireError(f"row {body.row}: negative slot or token id")
-    new = NewRow(
-        row=body.row,
-        prefix_slots=unpack_ids(body.prefix_slots),
-        sampling=SamplingParams(
-            temperature=body.temperature,
-            top_k=body.top_k,
-            top_p=body.top_p,
-            min_p=body.min_p,
-            seed=body.seed,
-            min_tokens=body.min_tokens,
-            repetition_penalty=body.repetition_penalty or 1.0,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            logprobs=body.logprobs_plus_one - 1,
-        ),
-        num_prompt=body.num_prompt,
-        context_ids=unpack_ids(body.context_ids),
-        suppressed_ids=tuple(unpack_ids(body.suppressed_ids)),
-    )
-    _check_context(new)
-    return new
-
-
-def _check_context(new: NewRow) -> None:
-    """A row has what its sampling needs to know, and nothing else."""
-    needs_context = new.sampling.needs_context
-    if needs_context != bool(new.context_ids):
-        raise WireError(f"row {new.row}: context_ids are sent with penalties, and only then")
-    if (needs_context or new.sampling.min_tokens) and not new.num_prompt:
-        raise WireError(f"row {new.row}: num_prompt is missing")
-    if needs_context and new.num_prompt > len(new.context_ids):
-        raise WireError(f"row {new.row}: num_prompt is beyond context_ids")
-    if new.suppressed_ids and not new.sampling.min_tokens:
-        raise WireError(f"row {new.row}: suppressed_ids without min_tokens")
-
-
 def _encode_result(result: BatchResult, out: pb.Envelope) -> None:
     body = out.result
     body.step_id = result.step_id
@@ -302,8 +215,16 @@ def _encode_result(result: BatchResult, out: pb.Envelope) -> None:
         body.logprobs = pack_floats(columns.chosen)
         body.top_ids = pack_ids(columns.top_ids)
         body.top_logprobs = pack_floats(columns.top_logprobs)
+    columns = result.prompt_logprobs
+    if columns is not None:
+        assert columns.chosen, "None where no row asked"
+        body.prompt_logprobs = pack_floats(columns.chosen)
+        body.prompt_top_ids = pack_ids(columns.top_ids)
+        body.prompt_top_logprobs = pack_floats(columns.top_logprobs)
     body.num_sampled = result.num_sampled
     body.phases_ns = struct.pack(f"<{len(result.phases_ns)}Q", *result.phases_ns)
+    for fault in result.row_faults:
+        body.row_faults.add(row=fault.row, message=fault.message)
 
 
 def _decode_result(body: pb.BatchResult) -> BatchResult:
@@ -314,9 +235,13 @@ def _decode_result(body: pb.BatchResult) -> BatchResult:
         token_ids=unpack_ids(body.token_ids),
         forward_ns=body.forward_ns,
         peak_rss_bytes=body.peak_rss_bytes,
-        logprobs=_decode_logprobs(body),
+        logprobs=_decode_logprobs(body.logprobs, body.top_ids, body.top_logprobs),
+        prompt_logprobs=_decode_logprobs(
+            body.prompt_logprobs, body.prompt_top_ids, body.prompt_top_logprobs
+        ),
         num_sampled=body.num_sampled,
         phases_ns=struct.unpack(f"<{len(body.phases_ns) // 8}Q", body.phases_ns),
+        row_faults=tuple(RowFault(row=at.row, message=at.message) for at in body.row_faults),
     )
     counts = result.num_sampled
     if counts and (not all(counts) or sum(counts) != len(result.token_ids)):
@@ -326,17 +251,17 @@ def _decode_result(body: pb.BatchResult) -> BatchResult:
     return result
 
 
-def _decode_logprobs(body: pb.BatchResult) -> LogprobColumns | None:
-    if not (body.logprobs or body.top_ids or body.top_logprobs):
+def _decode_logprobs(chosen: bytes, top_ids: bytes, top: bytes) -> LogprobColumns | None:
+    if not (chosen or top_ids or top):
         return None
     columns = LogprobColumns(
-        chosen=unpack_floats(body.logprobs),
-        top_ids=unpack_ids(body.top_ids),
-        top_logprobs=unpack_floats(body.top_logprobs),
+        chosen=unpack_floats(chosen),
+        top_ids=unpack_ids(top_ids),
+        top_logprobs=unpack_floats(top),
     )
     check_logprobs(columns)
     if not columns.chosen:
-        raise WireError(f"result {body.step_id}: alternatives without a token")
+        raise WireError("alternatives without a token")
     return columns
 
 

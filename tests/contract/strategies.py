@@ -7,6 +7,7 @@ from array import array
 from hypothesis import strategies as st
 
 from protos.plan import (
+    NOT_SCORED,
     TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     BatchResult,
@@ -19,6 +20,7 @@ from protos.plan import (
     Ping,
     Ready,
     Remap,
+    RowFault,
     SamplingParams,
 )
 
@@ -39,6 +41,10 @@ def columns(elements: st.SearchStrategy[int], length: int) -> st.SearchStrategy[
 
 any_column = st.integers(0, 6).flatmap(lambda length: columns(ids, length))
 
+biases = st.dictionaries(ids, st.floats(-100, 100, width=32), max_size=4).map(
+    lambda bias_of: tuple(sorted(bias_of.items()))
+)
+
 sampling = st.builds(
     SamplingParams,
     temperature=st.floats(0, 100, width=32),
@@ -51,6 +57,9 @@ sampling = st.builds(
     presence_penalty=st.just(0.0) | st.floats(-2, 2, width=32),
     frequency_penalty=st.just(0.0) | st.floats(-2, 2, width=32),
     logprobs=st.integers(-1, 20),
+    logit_bias=st.just(()) | biases,
+    prompt_logprobs=st.integers(-1, 20),
+    grammar=st.just("") | text,
 )
 
 hellos = st.builds(
@@ -113,11 +122,24 @@ def plans(draw: st.DrawFn) -> BatchPlan:
         new_rows=tuple(draw(new_rows(rows[at], prefix_lens[at], known_lens[at])) for at in new),
         remaps=tuple(draw(st.lists(remaps, max_size=3))),
         freed_rows=draw(any_column),
+        next_ids=draw(columns(ids | st.just(NOT_SCORED), draw(st.sampled_from([0, num_tokens])))),
     )
 
 
+row_faults = st.builds(RowFault, row=uint32, message=text)
 remaps = st.builds(Remap, row=ids, start=ids, slots=any_column)
 logprobs = st.floats(max_value=0.0, width=32)
+
+
+@st.composite
+def logprob_columns(draw: st.DrawFn, num_asked: int) -> LogprobColumns | None:
+    """Of so many tokens; None where nobody asked."""
+    if not num_asked:
+        return None
+    top_ids = draw(any_column)
+    chosen = draw(st.lists(logprobs, min_size=num_asked, max_size=num_asked))
+    top = draw(st.lists(logprobs, min_size=len(top_ids), max_size=len(top_ids)))
+    return LogprobColumns(chosen=array("f", chosen), top_ids=top_ids, top_logprobs=array("f", top))
 
 
 @st.composite
@@ -126,23 +148,16 @@ def results(draw: st.DrawFn) -> BatchResult:
     num_sampled = bytes(draw(st.lists(st.integers(1, 3), max_size=3)))
     length = sum(num_sampled) if num_sampled else draw(st.integers(0, 6))
     token_ids = draw(columns(ids, length))
-    columns_of = None
-    num_asked = draw(st.integers(0, len(token_ids)))
-    if num_asked:
-        top_ids = draw(any_column)
-        chosen = draw(st.lists(logprobs, min_size=num_asked, max_size=num_asked))
-        top = draw(st.lists(logprobs, min_size=len(top_ids), max_size=len(top_ids)))
-        columns_of = LogprobColumns(
-            chosen=array("f", chosen), top_ids=top_ids, top_logprobs=array("f", top)
-        )
     return BatchResult(
         step_id=draw(step_ids),
         token_ids=token_ids,
         forward_ns=draw(uint64),
         peak_rss_bytes=draw(uint64),
-        logprobs=columns_of,
+        logprobs=draw(logprob_columns(draw(st.integers(0, len(token_ids))))),
+        prompt_logprobs=draw(logprob_columns(draw(st.integers(0, 4)))),
         num_sampled=num_sampled,
         phases_ns=tuple(draw(st.lists(uint64, max_size=5))),
+        row_faults=tuple(draw(st.lists(row_faults, max_size=2))),
     )
 
 

@@ -14,6 +14,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from protos import wire
 from protos.plan import (
+    NOT_SCORED,
     TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     BatchResult,
@@ -154,6 +155,38 @@ PLANS: dict[str, Message] = {
         num_sampled=b"\2\1",
         phases_ns=(1 << 40, 2, 3, 4, (1 << 64) - 1),
     ),
+    "worker_v1_plan_scores": BatchPlan(
+        step_id=10,
+        rows=array("i", [0, 3]),
+        prefix_lens=array("i", [9, 0]),
+        extend_lens=array("i", [1, 3]),
+        samples=b"\1\1",
+        input_ids=array("i", [TOKEN_FROM_STEP_BEFORE, 11, 12, 13]),
+        out_slots=array("i", [1, 2, 3, 4]),
+        new_rows=(
+            NewRow(
+                row=3,
+                prefix_slots=array("i"),
+                sampling=SamplingParams(
+                    logit_bias=((0, -100.0), (49151, 0.5)), logprobs=0, prompt_logprobs=2
+                ),
+            ),
+        ),
+        freed_rows=array("i"),
+        next_ids=array("i", [NOT_SCORED, 12, 13, NOT_SCORED]),
+    ),
+    "worker_v1_result_scores": BatchResult(
+        step_id=10,
+        token_ids=array("i", [42, 7]),
+        logprobs=LogprobColumns(
+            chosen=array("f", [-1.0]), top_ids=array("i"), top_logprobs=array("f")
+        ),
+        prompt_logprobs=LogprobColumns(
+            chosen=array("f", [-0.5, float("-inf")]),
+            top_ids=array("i", [12, 7, 0, 1]),
+            top_logprobs=array("f", [-0.5, -2.0, -3.0, -4.0]),
+        ),
+    ),
     "worker_v1_fault": Fault(step_id=7, message="out of memory"),
     "worker_v1_ping": Ping(instance_id=0),
 }
@@ -245,6 +278,24 @@ SCHEMA: dict[str, ProtoMessage] = {
             client_request_id="r",
             pin=admin.PIN_LEVEL_SOFT,
             pin_ttl_ms=5,
+        )
+    ),
+    "scheduler_v1_attach_request_scores": scheduler.AttachRequest(
+        submit=scheduler.Submit(
+            sampling=scheduler.Sampling(
+                bias_ids=b"\7\0\0\0", biases=b"\0\0\0\xbf", prompt_logprobs=0
+            ),
+        )
+    ),
+    "scheduler_v1_attach_response_scores": scheduler.AttachResponse(
+        outputs=scheduler.Outputs(
+            outputs=[
+                scheduler.Output(
+                    prompt_logprobs=scheduler.LogprobColumns(
+                        chosen=b"\0\0\0\xbf", top_ids=b"\7\0\0\0", top_logprobs=b"\0\0\0\xbf"
+                    ),
+                )
+            ]
         )
     ),
     "scheduler_v1_attach_response_logprobs": scheduler.AttachResponse(

@@ -86,14 +86,20 @@ def test_no_field_is_forgotten(message: plan.Message) -> None:
     kind = body.WhichOneof("body")
     schema = set(getattr(body, kind).DESCRIPTOR.fields_by_name)
     if kind == "result":
-        schema -= {"top_ids", "top_logprobs"}  # columns of the value's `logprobs`
+        # Columns of the value's `logprobs` and `prompt_logprobs`.
+        schema -= {"top_ids", "top_logprobs", "prompt_top_ids", "prompt_top_logprobs"}
     assert {field.name for field in fields(message)} == schema
 
 
 def test_no_field_of_a_new_row_is_forgotten() -> None:
     ours = {field.name for kind in (plan.NewRow, plan.SamplingParams) for field in fields(kind)}
-    schema = set(pb.NewRow.DESCRIPTOR.fields_by_name)
-    assert ours - {"sampling", "logprobs"} == schema - {"logprobs_plus_one"}
+    theirs = {
+        "logprobs": "logprobs_plus_one",
+        "prompt_logprobs": "prompt_logprobs_plus_one",
+        "logit_bias": "biases",
+    }
+    schema = {theirs.get(name, name) for name in ours - {"sampling"}} | {"bias_ids"}
+    assert schema == set(pb.NewRow.DESCRIPTOR.fields_by_name)
 
 
 def test_a_plain_row_costs_nothing_for_what_it_does_not_use() -> None:
@@ -234,6 +240,10 @@ def floats(*numbers: float) -> bytes:
         {"top_logprobs": floats(-1, 1)},
         {"logprobs": b""},
         {"token_ids": b""},
+        {"prompt_logprobs": floats(0.5)},
+        {"prompt_logprobs": floats(math.nan)},
+        {"prompt_logprobs": b"\1"},
+        {"prompt_top_ids": ids(1), "prompt_top_logprobs": floats(-1)},
     ],
     ids=str,
 )
@@ -273,6 +283,9 @@ def test_log_probabilities_that_cannot_be_are_refused(columns: dict[str, bytes])
         {"out_slots": ids(1, 2)},
         {"out_slots": ids(-1)},
         {"out_slots": b""},
+        {"next_ids": ids(1, 2)},
+        {"next_ids": ids(-2)},
+        {"next_ids": b"\1"},
         {"freed_rows": b"\1"},
         {"freed_rows": ids(-1)},
         {"new_rows": [pb.NewRow(row=1, prefix_slots=b"\1")]},
@@ -283,6 +296,13 @@ def test_log_probabilities_that_cannot_be_are_refused(columns: dict[str, bytes])
         {"new_rows": [pb.NewRow(row=1, context_ids=ids(1), num_prompt=1)]},
         {"new_rows": [pb.NewRow(row=1, suppressed_ids=ids(1))]},
         {"new_rows": [pb.NewRow(row=1, min_tokens=1)]},
+        {"new_rows": [pb.NewRow(row=1, bias_ids=ids(1))]},
+        {"new_rows": [pb.NewRow(row=1, biases=floats(1))]},
+        {"new_rows": [pb.NewRow(row=1, bias_ids=ids(-1), biases=floats(1))]},
+        {"new_rows": [pb.NewRow(row=1, bias_ids=ids(2, 2), biases=floats(1, 2))]},
+        {"new_rows": [pb.NewRow(row=1, bias_ids=ids(2, 1), biases=floats(1, 2))]},
+        {"new_rows": [pb.NewRow(row=1, bias_ids=ids(1), biases=floats(math.nan))]},
+        {"new_rows": [pb.NewRow(row=1, bias_ids=ids(1), biases=floats(-math.inf))]},
         {"new_rows": [limited_row(suppressed_ids=ids(-1))]},
         {"new_rows": [limited_row(suppressed_ids=b"\1")]},
         {"new_rows": [limited_row(num_prompt=0)]},

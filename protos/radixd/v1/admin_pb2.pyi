@@ -63,7 +63,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "slots", "requests", "tokens", "num_steps", "uptime_ms", "worker_connected", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile")
+    __slots__ = ("model", "slots", "requests", "tokens", "num_steps", "uptime_ms", "worker_connected", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile", "num_sessions")
     class PeakRssBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class GetStatsResponse(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BY_REASON_FIELD_NUMBER: _ClassVar[int]
     STEP_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     model: ModelInfo
     slots: SlotBooks
     requests: RequestBooks
@@ -118,7 +119,8 @@ class GetStatsResponse(_message.Message):
     tenants: _containers.MessageMap[str, TenantBooks]
     waiting_by_reason: _containers.ScalarMap[str, int]
     step_profile: StepProfile
-    def __init__(self, model: _Optional[_Union[ModelInfo, _Mapping]] = ..., slots: _Optional[_Union[SlotBooks, _Mapping]] = ..., requests: _Optional[_Union[RequestBooks, _Mapping]] = ..., tokens: _Optional[_Union[TokenCounters, _Mapping]] = ..., num_steps: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., worker_connected: _Optional[bool] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, Histogram]] = ..., tenants: _Optional[_Mapping[str, TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[StepProfile, _Mapping]] = ...) -> None: ...
+    num_sessions: int
+    def __init__(self, model: _Optional[_Union[ModelInfo, _Mapping]] = ..., slots: _Optional[_Union[SlotBooks, _Mapping]] = ..., requests: _Optional[_Union[RequestBooks, _Mapping]] = ..., tokens: _Optional[_Union[TokenCounters, _Mapping]] = ..., num_steps: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., worker_connected: _Optional[bool] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, Histogram]] = ..., tenants: _Optional[_Mapping[str, TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[StepProfile, _Mapping]] = ..., num_sessions: _Optional[int] = ...) -> None: ...
 
 class StepProfile(_message.Message):
     __slots__ = ("decode", "prompt")
@@ -387,6 +389,58 @@ class UnpinResponse(_message.Message):
     removed: _containers.RepeatedScalarFieldContainer[str]
     unknown: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, removed: _Optional[_Iterable[str]] = ..., unknown: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListSessionsRequest(_message.Message):
+    __slots__ = ("max_sessions", "tenant")
+    MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    max_sessions: int
+    tenant: str
+    def __init__(self, max_sessions: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class ListSessionsResponse(_message.Message):
+    __slots__ = ("sessions", "num_left_out")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[Session]
+    num_left_out: int
+    def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., num_left_out: _Optional[int] = ...) -> None: ...
+
+class Session(_message.Message):
+    __slots__ = ("session", "tenant", "cache_domain", "num_tokens", "kept_tokens", "expires_in_ms", "num_turns", "hits")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TURNS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    tenant: str
+    cache_domain: str
+    num_tokens: int
+    kept_tokens: int
+    expires_in_ms: int
+    num_turns: int
+    hits: int
+    def __init__(self, session: _Optional[str] = ..., tenant: _Optional[str] = ..., cache_domain: _Optional[str] = ..., num_tokens: _Optional[int] = ..., kept_tokens: _Optional[int] = ..., expires_in_ms: _Optional[int] = ..., num_turns: _Optional[int] = ..., hits: _Optional[int] = ...) -> None: ...
+
+class CloseSessionRequest(_message.Message):
+    __slots__ = ("session", "cache_domain", "tenant")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    cache_domain: str
+    tenant: str
+    def __init__(self, session: _Optional[str] = ..., cache_domain: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class CloseSessionResponse(_message.Message):
+    __slots__ = ("found",)
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    def __init__(self, found: _Optional[bool] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
     __slots__ = ("max_requests", "tenant")

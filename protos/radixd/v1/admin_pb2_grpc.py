@@ -84,6 +84,16 @@ class AdminServiceStub:
                 request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
                 response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
                 _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/radixd.v1.AdminService/ListSessions',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsResponse.FromString,
+                _registered_method=True)
+        self.CloseSession = channel.unary_unary(
+                '/radixd.v1.AdminService/CloseSession',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionResponse.FromString,
+                _registered_method=True)
         self.WatchStats = channel.unary_stream(
                 '/radixd.v1.AdminService/WatchStats',
                 request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.WatchStatsRequest.SerializeToString,
@@ -166,6 +176,21 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSessions(self, request, context):
+        """Sessions, least recently used first; a caller bound to a tenant sees its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseSession(self, request, context):
+        """Forgets a session; what it kept stays cached like anything else, and a turn that is live goes on
+        and leaves nothing to keep.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchStats(self, request, context):
         """The books again and again, until the caller leaves.
         """
@@ -225,6 +250,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.FromString,
                     response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'CloseSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseSession,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionResponse.SerializeToString,
             ),
             'WatchStats': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchStats,
@@ -502,6 +537,60 @@ class AdminService:
             '/radixd.v1.AdminService/SetPolicy',
             protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
             protos_dot_radixd_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/ListSessions',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.v1.AdminService/CloseSession',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

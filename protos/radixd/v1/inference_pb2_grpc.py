@@ -57,8 +57,9 @@ class InferenceServiceServicer:
     """
 
     def Generate(self, request, context):
-        """Streams the continuation in pieces.  The last message, and only it, carries finish_reason
-        and usage.  Closing the call cancels the request and frees what it held.
+        """Streams the continuation in pieces.  The last message of a choice, and only it, carries
+        finish_reason; the last of all carries usage.  Closing the call cancels the request and frees
+        what it held.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,7 @@ class AttachResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., outputs: _Optional[_Union[Outputs, _Mapping]] = ..., worker_state: _Optional[_Union[WorkerState, _Mapping]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "prompt_ids", "sampling", "max_tokens", "stop_token_ids", "ignore_eos", "cache_domain", "no_store", "timeout_ms", "preheat", "resume_output_ids", "tenant", "priority", "workload", "client_request_id", "pin", "pin_ttl_ms")
+    __slots__ = ("request_id", "prompt_ids", "sampling", "max_tokens", "stop_token_ids", "ignore_eos", "cache_domain", "no_store", "timeout_ms", "preheat", "resume_output_ids", "tenant", "priority", "workload", "client_request_id", "pin", "pin_ttl_ms", "session")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class Submit(_message.Message):
     CLIENT_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
     PIN_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_ids: bytes
     sampling: Sampling
@@ -89,10 +90,11 @@ class Submit(_message.Message):
     client_request_id: str
     pin: _admin_pb2.PinLevel
     pin_ttl_ms: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., cache_domain: _Optional[str] = ..., no_store: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., preheat: _Optional[bool] = ..., resume_output_ids: _Optional[bytes] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., workload: _Optional[str] = ..., client_request_id: _Optional[str] = ..., pin: _Optional[_Union[_admin_pb2.PinLevel, str]] = ..., pin_ttl_ms: _Optional[int] = ...) -> None: ...
+    session: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., cache_domain: _Optional[str] = ..., no_store: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., preheat: _Optional[bool] = ..., resume_output_ids: _Optional[bytes] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., workload: _Optional[str] = ..., client_request_id: _Optional[str] = ..., pin: _Optional[_Union[_admin_pb2.PinLevel, str]] = ..., pin_ttl_ms: _Optional[int] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "bias_ids", "biases", "prompt_logprobs", "grammar")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +105,10 @@ class Sampling(_message.Message):
     PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_IDS_FIELD_NUMBER: _ClassVar[int]
+    BIASES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -113,7 +119,11 @@ class Sampling(_message.Message):
     presence_penalty: float
     frequency_penalty: float
     logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logprobs: _Optional[int] = ...) -> None: ...
+    bias_ids: bytes
+    biases: bytes
+    prompt_logprobs: int
+    grammar: str
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logprobs: _Optional[int] = ..., bias_ids: _Optional[bytes] = ..., biases: _Optional[bytes] = ..., prompt_logprobs: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "finished")
@@ -166,7 +176,7 @@ class Outputs(_message.Message):
     def __init__(self, outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ...) -> None: ...
 
 class Output(_message.Message):
-    __slots__ = ("request_id", "token_ids", "ending", "message", "cached_tokens", "field", "computed_tokens", "pin_id", "pinned_tokens", "pin_error", "logprobs")
+    __slots__ = ("request_id", "token_ids", "ending", "message", "cached_tokens", "field", "computed_tokens", "pin_id", "pinned_tokens", "pin_error", "logprobs", "prompt_logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ENDING_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +188,7 @@ class Output(_message.Message):
     PINNED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PIN_ERROR_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     token_ids: bytes
     ending: Ending
@@ -189,7 +200,8 @@ class Output(_message.Message):
     pinned_tokens: int
     pin_error: str
     logprobs: LogprobColumns
-    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., ending: _Optional[_Union[Ending, str]] = ..., message: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., field: _Optional[str] = ..., computed_tokens: _Optional[int] = ..., pin_id: _Optional[str] = ..., pinned_tokens: _Optional[int] = ..., pin_error: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobColumns, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: LogprobColumns
+    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., ending: _Optional[_Union[Ending, str]] = ..., message: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., field: _Optional[str] = ..., computed_tokens: _Optional[int] = ..., pin_id: _Optional[str] = ..., pinned_tokens: _Optional[int] = ..., pin_error: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[LogprobColumns, _Mapping]] = ...) -> None: ...
 
 class LogprobColumns(_message.Message):
     __slots__ = ("chosen", "top_ids", "top_logprobs")
@@ -206,7 +218,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile")
+    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile", "num_sessions")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +274,7 @@ class GetStatsResponse(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BY_REASON_FIELD_NUMBER: _ClassVar[int]
     STEP_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     model: Model
     worker_connected: bool
     num_slots: int
@@ -282,7 +295,8 @@ class GetStatsResponse(_message.Message):
     tenants: _containers.MessageMap[str, _admin_pb2.TenantBooks]
     waiting_by_reason: _containers.ScalarMap[str, int]
     step_profile: _admin_pb2.StepProfile
-    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[_admin_pb2.Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, _admin_pb2.Histogram]] = ..., tenants: _Optional[_Mapping[str, _admin_pb2.TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[_admin_pb2.StepProfile, _Mapping]] = ...) -> None: ...
+    num_sessions: int
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[_admin_pb2.Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, _admin_pb2.Histogram]] = ..., tenants: _Optional[_Mapping[str, _admin_pb2.TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[_admin_pb2.StepProfile, _Mapping]] = ..., num_sessions: _Optional[int] = ...) -> None: ...
 
 class ListPinsRequest(_message.Message):
     __slots__ = ("tenant",)

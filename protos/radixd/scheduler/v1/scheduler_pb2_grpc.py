@@ -65,6 +65,16 @@ class SchedulerServiceStub:
                 request_serializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.UnpinRequest.SerializeToString,
                 response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.FromString,
                 _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/ListSessions',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsResponse.FromString,
+                _registered_method=True)
+        self.CloseSession = channel.unary_unary(
+                '/radixd.scheduler.v1.SchedulerService/CloseSession',
+                request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionRequest.SerializeToString,
+                response_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionResponse.FromString,
+                _registered_method=True)
         self.ListRequests = channel.unary_unary(
                 '/radixd.scheduler.v1.SchedulerService/ListRequests',
                 request_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
@@ -129,6 +139,18 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSessions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseSession(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListRequests(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -185,6 +207,16 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.Unpin,
                     request_deserializer=protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.UnpinRequest.FromString,
                     response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'CloseSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseSession,
+                    request_deserializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionRequest.FromString,
+                    response_serializer=protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionResponse.SerializeToString,
             ),
             'ListRequests': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRequests,
@@ -369,6 +401,60 @@ class SchedulerService:
             '/radixd.scheduler.v1.SchedulerService/Unpin',
             protos_dot_radixd_dot_scheduler_dot_v1_dot_scheduler__pb2.UnpinRequest.SerializeToString,
             protos_dot_radixd_dot_v1_dot_admin__pb2.UnpinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/ListSessions',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixd.scheduler.v1.SchedulerService/CloseSession',
+            protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionRequest.SerializeToString,
+            protos_dot_radixd_dot_v1_dot_admin__pb2.CloseSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

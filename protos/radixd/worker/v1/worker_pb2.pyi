@@ -61,7 +61,7 @@ class Ready(_message.Message):
     def __init__(self) -> None: ...
 
 class BatchPlan(_message.Message):
-    __slots__ = ("step_id", "rows", "prefix_lens", "extend_lens", "samples", "input_ids", "out_slots", "new_rows", "remaps", "freed_rows")
+    __slots__ = ("step_id", "rows", "prefix_lens", "extend_lens", "samples", "input_ids", "out_slots", "new_rows", "remaps", "freed_rows", "next_ids")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_LENS_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class BatchPlan(_message.Message):
     NEW_ROWS_FIELD_NUMBER: _ClassVar[int]
     REMAPS_FIELD_NUMBER: _ClassVar[int]
     FREED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_IDS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     rows: bytes
     prefix_lens: bytes
@@ -82,10 +83,11 @@ class BatchPlan(_message.Message):
     new_rows: _containers.RepeatedCompositeFieldContainer[NewRow]
     remaps: _containers.RepeatedCompositeFieldContainer[Remap]
     freed_rows: bytes
-    def __init__(self, step_id: _Optional[int] = ..., rows: _Optional[bytes] = ..., prefix_lens: _Optional[bytes] = ..., extend_lens: _Optional[bytes] = ..., samples: _Optional[bytes] = ..., input_ids: _Optional[bytes] = ..., out_slots: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., remaps: _Optional[_Iterable[_Union[Remap, _Mapping]]] = ..., freed_rows: _Optional[bytes] = ...) -> None: ...
+    next_ids: bytes
+    def __init__(self, step_id: _Optional[int] = ..., rows: _Optional[bytes] = ..., prefix_lens: _Optional[bytes] = ..., extend_lens: _Optional[bytes] = ..., samples: _Optional[bytes] = ..., input_ids: _Optional[bytes] = ..., out_slots: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., remaps: _Optional[_Iterable[_Union[Remap, _Mapping]]] = ..., freed_rows: _Optional[bytes] = ..., next_ids: _Optional[bytes] = ...) -> None: ...
 
 class NewRow(_message.Message):
-    __slots__ = ("row", "prefix_slots", "temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs_plus_one", "num_prompt", "context_ids", "suppressed_ids")
+    __slots__ = ("row", "prefix_slots", "temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs_plus_one", "num_prompt", "context_ids", "suppressed_ids", "bias_ids", "biases", "prompt_logprobs_plus_one", "grammar")
     ROW_FIELD_NUMBER: _ClassVar[int]
     PREFIX_SLOTS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +103,10 @@ class NewRow(_message.Message):
     NUM_PROMPT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
     SUPPRESSED_IDS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_IDS_FIELD_NUMBER: _ClassVar[int]
+    BIASES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_PLUS_ONE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     row: int
     prefix_slots: bytes
     temperature: float
@@ -116,7 +122,11 @@ class NewRow(_message.Message):
     num_prompt: int
     context_ids: bytes
     suppressed_ids: bytes
-    def __init__(self, row: _Optional[int] = ..., prefix_slots: _Optional[bytes] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logprobs_plus_one: _Optional[int] = ..., num_prompt: _Optional[int] = ..., context_ids: _Optional[bytes] = ..., suppressed_ids: _Optional[bytes] = ...) -> None: ...
+    bias_ids: bytes
+    biases: bytes
+    prompt_logprobs_plus_one: int
+    grammar: str
+    def __init__(self, row: _Optional[int] = ..., prefix_slots: _Optional[bytes] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logprobs_plus_one: _Optional[int] = ..., num_prompt: _Optional[int] = ..., context_ids: _Optional[bytes] = ..., suppressed_ids: _Optional[bytes] = ..., bias_ids: _Optional[bytes] = ..., biases: _Optional[bytes] = ..., prompt_logprobs_plus_one: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Remap(_message.Message):
     __slots__ = ("row", "start", "slots")
@@ -129,7 +139,7 @@ class Remap(_message.Message):
     def __init__(self, row: _Optional[int] = ..., start: _Optional[int] = ..., slots: _Optional[bytes] = ...) -> None: ...
 
 class BatchResult(_message.Message):
-    __slots__ = ("step_id", "token_ids", "forward_ns", "peak_rss_bytes", "logprobs", "top_ids", "top_logprobs", "num_sampled", "phases_ns")
+    __slots__ = ("step_id", "token_ids", "forward_ns", "peak_rss_bytes", "logprobs", "top_ids", "top_logprobs", "num_sampled", "phases_ns", "prompt_logprobs", "prompt_top_ids", "prompt_top_logprobs", "row_faults")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +149,10 @@ class BatchResult(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLED_FIELD_NUMBER: _ClassVar[int]
     PHASES_NS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ROW_FAULTS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     token_ids: bytes
     forward_ns: int
@@ -148,7 +162,19 @@ class BatchResult(_message.Message):
     top_logprobs: bytes
     num_sampled: bytes
     phases_ns: bytes
-    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., forward_ns: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., logprobs: _Optional[bytes] = ..., top_ids: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ..., num_sampled: _Optional[bytes] = ..., phases_ns: _Optional[bytes] = ...) -> None: ...
+    prompt_logprobs: bytes
+    prompt_top_ids: bytes
+    prompt_top_logprobs: bytes
+    row_faults: _containers.RepeatedCompositeFieldContainer[RowFault]
+    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., forward_ns: _Optional[int] = ..., peak_rss_bytes: _Optional[int] = ..., logprobs: _Optional[bytes] = ..., top_ids: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ..., num_sampled: _Optional[bytes] = ..., phases_ns: _Optional[bytes] = ..., prompt_logprobs: _Optional[bytes] = ..., prompt_top_ids: _Optional[bytes] = ..., prompt_top_logprobs: _Optional[bytes] = ..., row_faults: _Optional[_Iterable[_Union[RowFault, _Mapping]]] = ...) -> None: ...
+
+class RowFault(_message.Message):
+    __slots__ = ("row", "message")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    message: str
+    def __init__(self, row: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("step_id", "message")
