@@ -14,7 +14,13 @@ from radixd.chassis.memory import peak_rss_bytes
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.messages import TreeNodeView
 from scheduler_svc.core.scheduler import Scheduler
-from scheduler_svc.core.views import Explanation, PinView, RequestView, WaitingReason
+from scheduler_svc.core.views import (
+    Explanation,
+    PinView,
+    RequestView,
+    SessionView,
+    WaitingReason,
+)
 from scheduler_svc.engine_loop import EngineLoop
 from scheduler_svc.policy_translation import difference, refusal
 from scheduler_svc.translation import model_to_proto, tree_node_to_proto
@@ -60,6 +66,7 @@ def _add_pool(answer: pb.GetStatsResponse, core: Scheduler) -> None:
     answer.in_flight = books.in_flight
     answer.page_size = core.config.page_size
     answer.num_tree_nodes = core.num_tree_nodes
+    answer.num_sessions = core.num_sessions
     answer.model.CopyFrom(model_to_proto(core.state.hello))
 
 
@@ -109,6 +116,25 @@ def unpin(
     if removed:
         log.info("pins_removed", num_pins=len(removed), tenant=tenant)
     return removed, unknown
+
+
+def sessions(
+    engine: EngineLoop, max_sessions: int, tenant: str | None
+) -> tuple[list[SessionView], int]:
+    """Sessions of a tenant, or of all (None), least recently used first; how many did not fit."""
+    if engine.core is None:
+        return [], 0
+    views = engine.core.list_sessions(engine.now_ns(), tenant)
+    return views[:max_sessions], max(0, len(views) - max_sessions)
+
+
+def close_session(engine: EngineLoop, name: str, *, cache_domain: str, tenant: str | None) -> bool:
+    """Forgets a session of a tenant, or those of any (None); whether there was one."""
+    if engine.core is None:
+        return False
+    return engine.core.close_session(
+        name, engine.now_ns(), cache_domain=cache_domain, tenant=tenant
+    )
 
 
 def requests(

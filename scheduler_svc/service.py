@@ -28,12 +28,17 @@ from scheduler_svc.policy_translation import (
     policies_to_proto,
 )
 from scheduler_svc.translation import rejection, submission_from_proto
-from scheduler_svc.view_translation import explanation_to_proto, pin_to_proto, request_to_proto
+from scheduler_svc.view_translation import (
+    explanation_to_proto,
+    pin_to_proto,
+    request_to_proto,
+    session_to_proto,
+)
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SchedulerService"].full_name
 
-DEFAULT_MAX_REQUESTS = 1000
-MOST_REQUESTS = 100_000
+DEFAULT_MAX_LISTED = 1000
+MOST_LISTED = 100_000
 
 _FULL_INBOX_PAUSE_S = 0.005
 log = structlog.get_logger()
@@ -158,15 +163,31 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         )
         return admin_pb2.UnpinResponse(removed=removed, unknown=unknown)
 
+    async def ListSessions(  # noqa: N802
+        self, request: admin_pb2.ListSessionsRequest, context: _Context
+    ) -> admin_pb2.ListSessionsResponse:
+        """Sessions, least recently used first."""
+        most, tenant = await _most_listed(request, "max_sessions", context), _tenant(request)
+        views, num_left_out = await self._ask(lambda engine: answers.sessions(engine, most, tenant))
+        return admin_pb2.ListSessionsResponse(
+            sessions=map(session_to_proto, views), num_left_out=num_left_out
+        )
+
+    async def CloseSession(  # noqa: N802
+        self, request: admin_pb2.CloseSessionRequest, context: object
+    ) -> admin_pb2.CloseSessionResponse:
+        """Forgets a session; what it kept stays cached."""
+        name, domain, tenant = request.session, request.cache_domain, _tenant(request)
+        found = await self._ask(
+            lambda engine: answers.close_session(engine, name, cache_domain=domain, tenant=tenant)
+        )
+        return admin_pb2.CloseSessionResponse(found=found)
+
     async def ListRequests(  # noqa: N802
         self, request: admin_pb2.ListRequestsRequest, context: _Context
     ) -> admin_pb2.ListRequestsResponse:
         """Live requests: those that run, then those that wait."""
-        most = request.max_requests if request.HasField("max_requests") else DEFAULT_MAX_REQUESTS
-        if not 1 <= most <= MOST_REQUESTS:
-            error = InvalidRequest("max_requests", f"{most} is not in 1..{MOST_REQUESTS}")
-            await _abort(context, error)
-        tenant = _tenant(request)
+        most, tenant = await _most_listed(request, "max_requests", context), _tenant(request)
         views, num_left_out = await self._ask(lambda engine: answers.requests(engine, most, tenant))
         return admin_pb2.ListRequestsResponse(
             requests=map(request_to_proto, views), num_left_out=num_left_out
@@ -262,10 +283,20 @@ def _tenant(
     request: pb.ListPinsRequest
     | pb.UnpinRequest
     | pb.ExplainRequest
-    | admin_pb2.ListRequestsRequest,
+    | admin_pb2.ListRequestsRequest
+    | admin_pb2.ListSessionsRequest
+    | admin_pb2.CloseSessionRequest,
 ) -> str | None:
     """Whose things are asked for; None: everybody's."""
     return request.tenant if request.HasField("tenant") else None
+
+
+async def _most_listed(request: Any, field: str, context: _Context) -> int:
+    """How much is to be listed; ends the call where that cannot be."""
+    most: int = getattr(request, field) if request.HasField(field) else DEFAULT_MAX_LISTED
+    if not 1 <= most <= MOST_LISTED:
+        await _abort(context, InvalidRequest(field, f"{most} is not in 1..{MOST_LISTED}"))
+    return most
 
 
 async def _abort(context: _Context, error: RadixdError) -> NoReturn:

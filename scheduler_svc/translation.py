@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Iterable
 
 from protos.errors import InvalidRequest, WireError
-from protos.plan import Hello, SamplingParams
+from protos.new_row_wire import unpack_biases
+from protos.plan import Hello, LogprobColumns, SamplingParams
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.wire import pack_floats, pack_ids, unpack_ids
 from scheduler_svc.core.messages import Ending, Output, PinLevel, Submission, TreeNodeView
@@ -21,11 +22,16 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_CACHE_DOMAIN_CHARACTERS = 256
 MAX_TENANT_CHARACTERS = 128
 MAX_WORKLOAD_CHARACTERS = 64
+MAX_SESSION_CHARACTERS = 128
 MOST_PRIORITY = 100
 MAX_PIN_TTL_MS = 366 * 24 * 3600 * 1000
 MAX_REPETITION_PENALTY = 10.0
 MAX_PENALTY = 2.0
 MAX_LOGPROBS = 20
+MAX_GRAMMAR_CHARACTERS = 4 << 20
+"""Larger than any constraint of a client: what it becomes is spelled out."""
+MAX_LOGIT_BIAS = 100.0
+MAX_LOGIT_BIASES = 1024
 _MAX_INT32 = 2**31 - 1
 _MAX_SEED = 2**63 - 1
 _NS_PER_MS = 1_000_000
@@ -45,6 +51,7 @@ def submission_from_proto(submit: pb.Submit, now_ns: int) -> Submission:
     _require("tenant", len(submit.tenant), 0, MAX_TENANT_CHARACTERS)
     _require("priority", submit.priority, -MOST_PRIORITY, MOST_PRIORITY)
     _require("workload", len(submit.workload), 0, MAX_WORKLOAD_CHARACTERS)
+    _require("session", len(submit.session), 0, MAX_SESSION_CHARACTERS)
     _require("client_request_id", len(submit.client_request_id), 0, MAX_REQUEST_ID_CHARACTERS)
     return Submission(
         request_id=submit.request_id,
@@ -66,6 +73,7 @@ def submission_from_proto(submit: pb.Submit, now_ns: int) -> Submission:
         priority=submit.priority,
         workload=submit.workload,
         client_request_id=submit.client_request_id,
+        session=submit.session,
         pin=_pin(submit),
         pin_ttl_ns=submit.pin_ttl_ms * _NS_PER_MS,
     )
@@ -98,14 +106,22 @@ def outputs_to_proto(outputs: Iterable[Output]) -> pb.AttachResponse:
             computed_tokens=output.computed_tokens,
         )
         if output.logprobs is not None:
-            message.logprobs.chosen = pack_floats(output.logprobs.chosen)
-            message.logprobs.top_ids = pack_ids(output.logprobs.top_ids)
-            message.logprobs.top_logprobs = pack_floats(output.logprobs.top_logprobs)
+            message.logprobs.CopyFrom(_columns(output.logprobs))
+        if output.prompt_logprobs is not None:
+            message.prompt_logprobs.CopyFrom(_columns(output.prompt_logprobs))
         if output.pin is not None:
             message.pin_id = output.pin.pin_id
             message.pinned_tokens = output.pin.num_tokens
             message.pin_error = output.pin.message
     return response
+
+
+def _columns(columns: LogprobColumns) -> pb.LogprobColumns:
+    return pb.LogprobColumns(
+        chosen=pack_floats(columns.chosen),
+        top_ids=pack_ids(columns.top_ids),
+        top_logprobs=pack_floats(columns.top_logprobs),
+    )
 
 
 def worker_state_to_proto(hello: Hello | None) -> pb.WorkerState:
@@ -186,6 +202,10 @@ def _sampling(submit: pb.Submit) -> SamplingParams:
         _require(f"sampling.{name}", getattr(given, name), -MAX_PENALTY, MAX_PENALTY)
     logprobs = given.logprobs if given.HasField("logprobs") else -1
     _require("sampling.logprobs", logprobs, -1, MAX_LOGPROBS)
+    prompt_logprobs = given.prompt_logprobs if given.HasField("prompt_logprobs") else -1
+    _require("prompt_logprobs", prompt_logprobs, -1, MAX_LOGPROBS)
+    if len(given.grammar) > MAX_GRAMMAR_CHARACTERS:
+        raise InvalidRequest("constraint", f"more than {MAX_GRAMMAR_CHARACTERS} characters")
     return SamplingParams(
         temperature=given.temperature,
         top_k=given.top_k,
@@ -197,7 +217,21 @@ def _sampling(submit: pb.Submit) -> SamplingParams:
         presence_penalty=given.presence_penalty,
         frequency_penalty=given.frequency_penalty,
         logprobs=logprobs,
+        logit_bias=_logit_bias(given),
+        prompt_logprobs=prompt_logprobs,
+        grammar=given.grammar,
     )
+
+
+def _logit_bias(given: pb.Sampling) -> tuple[tuple[int, float], ...]:
+    try:
+        biases = unpack_biases(given.bias_ids, given.biases)
+    except WireError as error:
+        raise InvalidRequest("sampling.logit_bias", str(error)) from None
+    _require("sampling.logit_bias", len(biases), 0, MAX_LOGIT_BIASES)
+    for _, bias in biases:
+        _require("sampling.logit_bias", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+    return biases
 
 
 def _require(field: str, value: float, low: float, high: float) -> None:

@@ -14,6 +14,7 @@ from scheduler_svc.core.views import (
     HistogramView,
     PinView,
     RequestView,
+    SessionView,
     TenantView,
 )
 from scheduler_svc.step_profile import StepProfile
@@ -33,6 +34,20 @@ def pin_to_proto(pin: PinView) -> admin_pb2.Pin:
         expires_in_ms=_milliseconds(pin.expires_in_ns),
         hits=pin.hits,
         first_token_ids=pin.first_token_ids,
+    )
+
+
+def session_to_proto(session: SessionView) -> admin_pb2.Session:
+    """One session."""
+    return admin_pb2.Session(
+        session=session.name,
+        tenant=session.tenant,
+        cache_domain=session.cache_domain,
+        num_tokens=session.num_tokens,
+        kept_tokens=session.kept_tokens,
+        expires_in_ms=_milliseconds(session.expires_in_ns),
+        num_turns=session.num_turns,
+        hits=session.hits,
     )
 
 

@@ -95,6 +95,8 @@ class Admitter:
 
     def _is_twin(self, request: Request) -> bool:
         state = self._state
+        if request.num_unscored:
+            return False  # it computes its prompt itself, whatever is cached
         found = state.twins.leader_of(request, self._facts.cached_tokens(request))
         if found is None:
             return False

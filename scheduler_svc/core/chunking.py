@@ -44,6 +44,11 @@ class ChunkingConfig(Protocol):
         ...
 
 
+MOST_SCORED_TOKENS = 256
+"""Of all prompts that are scored, a step computes so many tokens: a worker has the logits of each
+at once, 150 MB at a vocabulary of 150 000."""
+
+
 def chunk_of(config: ChunkingConfig, request: Request) -> int:
     """Most tokens of this request's prompt that one step computes."""
     size = config.chunk_sizes.get(request.submission.workload, config.chunk_size)

@@ -32,6 +32,11 @@ RETRACTION_KEEPS = {
     ),
 }
 
+MOST_SESSION_TTL_S = 30 * 24 * 3600
+_POSITIVE = (
+    *("max_running", "max_batch_tokens", "chunk_size", "max_waiting", "most_passes"),
+    "max_sessions",
+)
 CHUNK_SIZES = MappingProxyType({"chat": 512, "code": 1024, "longform": 2048})
 
 
@@ -119,6 +124,10 @@ class SchedulerConfig:
     """See core.eviction."""
     pin_budget: float = 0.5
     """Share of the pool that hard pins may hold."""
+    session_ttl_s: float = 600.0
+    """How long the tail of a session stays warm after its last turn; 0: not at all."""
+    max_sessions: int = 1024
+    """Sessions of one tenant; beyond it the least recently used one is forgotten."""
 
     def __post_init__(self) -> None:
         """Refuses values that contradict each other.
@@ -130,9 +139,12 @@ class SchedulerConfig:
             raise ValueError(f"page_size: {self.page_size} is not in 1..{MAX_PAGE_SIZE}")
         if self.pipeline_depth not in (1, 2):
             raise ValueError(f"pipeline_depth: {self.pipeline_depth} is not 1 or 2")
-        for name in ("max_running", "max_batch_tokens", "chunk_size", "max_waiting", "most_passes"):
+        for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+        if not 0.0 <= self.session_ttl_s <= MOST_SESSION_TTL_S:
+            ttl_s = self.session_ttl_s
+            raise ValueError(f"session_ttl_s: {ttl_s} is not in 0..{MOST_SESSION_TTL_S}")
         if not 1 <= self.max_drafts <= MOST_DRAFTS:
             raise ValueError(f"max_drafts: {self.max_drafts} is not in 1..{MOST_DRAFTS}")
         if self.speculation_rows < 0:

@@ -29,4 +29,6 @@ class Counters:
     recomputed_tokens: int = 0
     """Of the computed ones, computed before and lost to retraction or to the worker."""
     preheated_tokens: int = 0
+    session_hits: int = 0
+    """Turns that began with all that their session kept."""
     worker_losses: int = 0

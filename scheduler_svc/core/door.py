@@ -35,20 +35,46 @@ def _refuse_tokens(state: SchedulerState, submission: Submission) -> Output | No
     invalid = Ending.REJECTED_INVALID
     if not len(submission.prompt_ids):
         return _refusal(submission, invalid, "prompt", "has no tokens")
-    if submission.max_tokens < 1 and not submission.preheat:
-        return _refusal(submission, invalid, "max_tokens", "must be at least 1")
+    is_scored = submission.sampling.prompt_logprobs >= 0
+    if submission.max_tokens < 1 and not (submission.preheat or is_scored):
+        message = "must be at least 1, unless log probabilities of the prompt are wanted"
+        return _refusal(submission, invalid, "max_tokens", message)
+    if submission.preheat and is_scored:
+        message = "a preheat reports nothing"
+        return _refusal(submission, invalid, "prompt_logprobs", message)
     if submission.preheat and submission.no_store:
         return _refusal(submission, invalid, "no_store", "a preheat that keeps nothing is none")
+    if submission.session and (submission.preheat or submission.no_store):
+        kind = "a preheat" if submission.preheat else "a request that stores nothing"
+        return _refusal(submission, invalid, "session", f"{kind} leaves no tail to keep")
+    return _refuse_sampling(state, submission) or _refuse_ids(state, submission)
+
+
+def _refuse_sampling(state: SchedulerState, submission: Submission) -> Output | None:
+    vocab_size, sampling = state.hello.vocab_size, submission.sampling
+    alternatives = (
+        ("sampling.logprobs", sampling.logprobs),
+        ("prompt_logprobs", sampling.prompt_logprobs),
+    )
+    for field, count in alternatives:
+        if count > vocab_size:
+            message = f"{count} alternatives of a vocabulary of {vocab_size}"
+            return _refusal(submission, Ending.REJECTED_INVALID, field, message)
+    for token_id, _ in sampling.logit_bias:
+        if not 0 <= token_id < vocab_size:
+            message = f"token id {token_id} is outside the vocabulary of {vocab_size}"
+            return _refusal(submission, Ending.REJECTED_INVALID, "sampling.logit_bias", message)
+    return None
+
+
+def _refuse_ids(state: SchedulerState, submission: Submission) -> Output | None:
     vocab_size = state.hello.vocab_size
-    if submission.sampling.logprobs > vocab_size:
-        message = f"{submission.sampling.logprobs} alternatives of a vocabulary of {vocab_size}"
-        return _refusal(submission, invalid, "sampling.logprobs", message)
     for field in ("prompt_ids", "resume_output_ids", "stop_token_ids"):
         ids = getattr(submission, field)
         if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
             bad = next(token for token in ids if not 0 <= token < vocab_size)
             message = f"token id {bad} is outside the vocabulary of {vocab_size}"
-            return _refusal(submission, invalid, field, message)
+            return _refusal(submission, Ending.REJECTED_INVALID, field, message)
     return None
 
 

@@ -18,6 +18,8 @@ class PlannedRow(NamedTuple):
     """Tokens it may sample: none, one, or one more than there are drafts."""
     drafts: array[int] | None = None
     """The last inputs of a row that decodes, if they are guesses."""
+    num_scored: int = 0
+    """Tokens of its prompt whose log probability comes back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,20 @@ def _check_requests(scheduler: Scheduler, broken: list[str]) -> None:
         for pin in state.pins
         if pin.node is not None and pin not in pin.node.pins
     ]
+    broken += [
+        f"session {session.name!r}: its tail's node does not know it"
+        for session in state.sessions
+        if session.pin is not None
+        and session.pin.node is not None
+        and (session.pin not in session.pin.node.pins or session.pin.node.dead)
+    ]
     if sorted(request.request_id for request in alive) != sorted(state.live):
         broken.append("live requests are not exactly those that wait, run or are cut back")
+    broken += [
+        f"{request.request_id}: {request.num_acked} computed, {request.num_scored} of them scored"
+        for request in alive
+        if request.num_unscored and request.num_acked > request.num_scored
+    ]
     broken += [
         f"{request.request_id}: more tokens than asked for"
         for request in alive

@@ -63,8 +63,11 @@ class KVCache:
         return self.num_private_pages(request) + self.tree.num_pages_held_alone(request.lease)
 
     def match_key(self, request: Request) -> PrefixKey:
-        """What a request may reuse: all but the token whose logits it needs."""
+        """What a request may reuse: all but the tokens whose logits it needs, the last one's and,
+        where the prompt is scored, those whose next token is not scored yet."""
         num_tokens = len(request.tokens) - (0 if request.submission.preheat else 1)
+        if request.num_unscored:
+            num_tokens = request.num_scored
         return PrefixKey.of(request.namespace, request.tokens, num_tokens, self.page_size)
 
     def attach(self, request: Request) -> None:

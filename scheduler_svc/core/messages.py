@@ -48,7 +48,7 @@ class Submission:
     """[num_prompt_tokens], typecode "i"."""
     sampling: SamplingParams = SamplingParams()  # noqa: RUF009 (frozen, so sharing it is safe)
     max_tokens: int
-    """Most tokens to generate; 0 only with preheat."""
+    """Most tokens to generate; 0 only with preheat, or with log probabilities of the prompt."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     cache_domain: str = ""
@@ -66,6 +66,8 @@ class Submission:
     """Class that sets the chunk size; one the configuration does not know counts as none."""
     client_request_id: str = ""
     """What operators call it; empty: `request_id`."""
+    session: str = ""
+    """The conversation of its tenant and domain whose tail stays warm after it; empty: none."""
     pin: PinLevel = PinLevel.NONE
     """Of a preheat: what becomes of its prefix afterwards."""
     pin_ttl_ns: int = 0
@@ -94,6 +96,9 @@ class Output(NamedTuple):
     """Of `token_ids`, where the request asked."""
     pin: PinReceipt | None = None
     """Of a preheat that asked for a pin."""
+    prompt_logprobs: LogprobColumns | None = None
+    """Where the request asked: of the next tokens of its prompt, which begin with the second.  All
+    of them have come before, or come with, its first token."""
 
 
 class PinReceipt(NamedTuple):

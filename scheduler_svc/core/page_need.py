@@ -1,7 +1,8 @@
 """Pages that one request lacks for a length foreseen.  Foresees nothing itself.
 
 A request needs slots for the tokens it has, one of which may still have to be computed, and for
-all it will sample but the last.  A preheat needs the whole pages of its prompt.
+all it will sample but the last.  A preheat needs the whole pages of its prompt, and one whose
+prompt is scored and no more needs all of it but the last token.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def missing_pages(request: Request, growth: int, kv: Pages) -> int:
     """
     if request.submission.preheat:
         needed = request.num_prompt // kv.page_size
+    elif not request.generates:
+        needed = kv.num_pages(request.num_prompt - 1)
     elif request.num_left < 1:
         return 0
     else:

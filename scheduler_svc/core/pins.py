@@ -94,6 +94,13 @@ class PinBook:
         self._tree.requeue(node)
         return pin
 
+    def mark_prefix(self, key: PrefixKey, tenant: str) -> Pin | None:
+        """The same of as much of a prefix as is cached; it counts as used now."""
+        lease = self._tree.acquire(key)
+        pin = self.mark(lease.node.path(), tenant)
+        self._tree.release(lease)
+        return pin
+
     def unmark(self, pin: Pin) -> None:
         """Takes a mark away."""
         self._let_go(pin)
@@ -147,6 +154,11 @@ class PinBook:
             if pin.lease is not None:
                 named.setdefault(name_of(pin.tenant), []).append(pin)
         return {name: _num_pages(pins) for name, pins in named.items()}
+
+    def num_kept_tokens(self, pin: Pin) -> int:
+        """Tokens of a pin or mark that are cached."""
+        path = [] if pin.node is None else pin.node.path()
+        return sum(len(node.pages) for node in path) * self._page_size
 
     def views(self, now_ns: int, tenant: str | None = None) -> list[PinView]:
         """Every pin of a tenant (None: of all), oldest first."""
@@ -211,11 +223,6 @@ class PinBook:
             self._next_expiry_ns = expires_ns if known is None else min(known, expires_ns)
 
     def _view(self, pin: Pin, now_ns: int) -> PinView:
-        kept_pages = 0
-        climber = pin.node
-        while climber is not None:
-            kept_pages += len(climber.pages)
-            climber = climber.parent
         expires_in = None if pin.expires_ns is None else max(0, pin.expires_ns - now_ns)
         return PinView(
             pin_id=pin.pin_id,
@@ -223,7 +230,7 @@ class PinBook:
             tenant=pin.tenant,
             cache_domain=pin.namespace.cache_domain,
             num_tokens=pin.num_tokens,
-            kept_tokens=kept_pages * self._page_size,
+            kept_tokens=self.num_kept_tokens(pin),
             expires_in_ns=expires_in,
             hits=pin.hits,
             first_token_ids=array("i", pin.tokens[: NUM_FIRST_TOKENS * TOKEN_BYTES]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from protos.plan import TOKEN_FROM_STEP_BEFORE, BatchPlan, NewRow, Remap
+from protos.plan import NOT_SCORED, TOKEN_FROM_STEP_BEFORE, BatchPlan, NewRow, Remap
 from scheduler_svc.core.in_flight import PlanInFlight, PlannedRow
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.speculation import note_drafts
@@ -25,6 +25,8 @@ class PlanBuilder:
         self._samples = bytearray()
         self._input_ids: array[int] = array("i")
         self._out_slots: array[int] = array("i")
+        self._next_ids: array[int] = array("i")
+        """Of the first inputs, as far as the last that is scored."""
         self._new_rows: list[NewRow] = []
         self.num_prefill_tokens = 0
         self._num_prefill_pairs = 0
@@ -69,7 +71,7 @@ class PlanBuilder:
         """Computes the next `num_tokens` of a prompt, whose pages are in place."""
         start, end = request.num_computed, request.num_computed + num_tokens
         assert 0 < num_tokens <= request.num_owed, (num_tokens, request.num_owed)
-        samples = end == request.num_tokens and not request.is_preheat
+        samples = end == request.num_tokens and request.generates
         if not request.is_bound:
             self._bind(request, start)
         self._rows.append(request.row)
@@ -78,7 +80,8 @@ class PlanBuilder:
         self._samples.append(samples)
         self._input_ids.extend(request.tokens[start:end])
         self._out_slots.extend(self._state.kv.slots(request, start, end))
-        self._planned.append(PlannedRow(request, num_tokens, samples))
+        num_scored = self._score(request, start, end) if request.num_unscored else 0
+        self._planned.append(PlannedRow(request, num_tokens, samples, None, num_scored))
         self.num_prefill_tokens += num_tokens
         self._num_prefill_pairs += pairs_of(num_tokens, start)
         request.num_computed = end
@@ -112,9 +115,22 @@ class PlanBuilder:
         self._state.ledger.note_decodes([request])
         note_drafts(self._state, request, len(drafts))
 
+    def _score(self, request: Request, start: int, end: int) -> int:
+        """Asks for the log probabilities of what follows positions [start, end) of a prompt, added
+        last; of how many tokens."""
+        first, last = max(start, request.num_scored), min(end, request.num_prompt - 1)
+        if first >= last:
+            return 0
+        at = len(self._input_ids) - (end - first)
+        self._next_ids.extend(_not_scored(at - len(self._next_ids)))
+        self._next_ids.extend(request.tokens[first + 1 : last + 1])
+        return last - first
+
     def build(self) -> BatchPlan:
         """The plan, booked as in flight."""
         state, size = self._state, self._state.config.page_size
+        if self._next_ids:
+            self._next_ids.extend(_not_scored(len(self._input_ids) - len(self._next_ids)))
         # Of all that hold a row: one that admission cut back just now may still be in this plan.
         remaps = tuple(
             Remap(
@@ -135,6 +151,7 @@ class PlanBuilder:
             new_rows=tuple(self._new_rows),
             remaps=remaps,
             freed_rows=state.freed_rows,
+            next_ids=self._next_ids,
         )
         state.remaps = []
         state.freed_rows = array("i")
@@ -181,6 +198,10 @@ class PlanBuilder:
             books.recomputed_tokens += again
         if request.is_preheat:
             self._state.counters.preheated_tokens += end - start
+
+
+def _not_scored(num_inputs: int) -> array[int]:
+    return array("i", [NOT_SCORED]) * num_inputs
 
 
 _ONES = array("i", [1]) * 4096

@@ -14,6 +14,7 @@ from itertools import islice
 from protos.plan import BatchPlan
 from scheduler_svc.core.admitter import Admitter
 from scheduler_svc.core.chunking import (
+    MOST_SCORED_TOKENS,
     chunk_of,
     is_ahead_of_time,
     order_prefills,
@@ -47,6 +48,8 @@ class Planner:
         self._reliever = Reliever(state, self._facts)
         self._budget = 0
         """Tokens that prompts may still take of this step."""
+        self._scored_budget = MOST_SCORED_TOKENS
+        """Of those, tokens of prompts that are scored."""
         self._drafted: list[tuple[Request, array[int]]] = []
         """Streams with drafts; their next token has its page."""
         self.outputs: list[Output] = []
@@ -180,11 +183,15 @@ class Planner:
         owed = request.num_to_prefill(self._kv.page_size)
         budget = self._budget if share is None else min(share, self._budget)
         num_tokens = min(owed, chunk_of(self._state.config, request), budget)
+        if request.num_unscored:
+            num_tokens = min(num_tokens, self._scored_budget)
         if num_tokens > 1 and not self._kv.grow(request, request.num_computed + num_tokens):
             room = (len(request.pages) + self._kv.num_available_pages) * self._kv.page_size
             num_tokens = min(num_tokens, room - request.num_computed)
         if num_tokens < 1 or not self._kv.grow(request, request.num_computed + num_tokens):
             return
+        if request.num_unscored:
+            self._scored_budget -= num_tokens
         self._builder.add(request, num_tokens)
         self._budget -= num_tokens
 

@@ -51,6 +51,7 @@ class Request:
         "drafter",
         "end_tokens",
         "events",
+        "generates",
         "is_bound",
         "is_resuming",
         "kept",
@@ -65,11 +66,13 @@ class Request:
         "num_pending",
         "num_retractions",
         "num_unacked",
+        "num_unscored",
         "pages",
         "peeked_at",
         "peeked_tokens",
         "request_id",
         "row",
+        "session",
         "state",
         "stop_ids",
         "submission",
@@ -104,9 +107,17 @@ class Request:
             self.tokens.extend(submission.resume_output_ids)
         self.end_tokens = len(submission.prompt_ids) + submission.max_tokens
         """Tokens it ends with at the latest."""
+        self.generates = submission.max_tokens > 0
+        """Samples tokens; the others compute their prompt, to keep it or to score it."""
+        self.num_unscored = 0
+        """Tokens of its prompt whose log probability is wanted and not known yet: the last ones."""
+        if submission.sampling.prompt_logprobs >= 0:
+            self.num_unscored = len(submission.prompt_ids) - 1
         eos = () if submission.ignore_eos else eos_token_ids
         self.stop_ids = frozenset((*submission.stop_token_ids, *eos))
         """Tokens that end it."""
+        self.session = submission.session
+        """Whose tail it becomes; empty: nobody's, or the session was closed meanwhile."""
         self.state = State.WAITING
         self.is_resuming = False
         """Was retracted: comes back only when its whole need fits."""
@@ -147,16 +158,24 @@ class Request:
         """Positions whose computation the worker has reported."""
         return self.num_computed - self.num_unacked
 
+    @property
+    def num_scored(self) -> int:
+        """The first so many positions need not be computed to score the prompt: what follows them
+        is scored."""
+        return len(self.submission.prompt_ids) - 1 - self.num_unscored
+
     def num_to_prefill(self, page_size: int) -> int:
         """Tokens of its prompt, or of what was cut back, still to be computed; of a preheat, in
         whole pages."""
         if self.is_preheat:
             return self.num_prompt - self.num_prompt % page_size - self.num_computed
+        if not self.generates:
+            return self.num_prompt - 1 - self.num_computed  # nothing follows the last token
         return self.num_owed
 
     def num_wanted(self, page_size: int) -> int:
         """Tokens it wants computed now, when it runs; 0 when it only waits for results."""
-        if self.is_preheat or self.num_left > 0:
+        if not self.generates or self.num_left > 0:
             return self.num_to_prefill(page_size)
         return 0
 

@@ -9,6 +9,7 @@ from protos.plan import BatchResult, LogprobColumns
 from scheduler_svc.core.in_flight import PendingRemap, PlanInFlight, PlannedRow
 from scheduler_svc.core.messages import Ending, Output
 from scheduler_svc.core.request import Request, State
+from scheduler_svc.core.scores import check_scores, note_scored, scores_by_request, with_scores
 from scheduler_svc.core.speculation import note_accepted
 from scheduler_svc.core.state import SchedulerState
 
@@ -36,6 +37,7 @@ def check_result(state: SchedulerState, result: BatchResult) -> None:
         len(result.logprobs.top_ids),
     ):
         raise ValueError(f"step {result.step_id} has other log probabilities than were asked for")
+    check_scores(plan, result)
 
 
 def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
@@ -48,8 +50,8 @@ def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
     )
     if plan.sent_alone_ns is not None:
         state.step_time.note_turnaround(state.now_ns - plan.sent_alone_ns, result.forward_ns)
-    logprobs = _logprobs_by_request(plan, result)
-    outputs: list[Output] = []
+    logprobs, scores = _logprobs_by_request(plan, result), scores_by_request(plan, result)
+    outputs = _fail_rows(state, plan, result) if result.row_faults else []
     _apply_decodes(state, plan.decodes, result.token_ids, logprobs, outputs)
     for row, sampled in _rows_with_tokens(plan, result):
         request = row.request
@@ -65,11 +67,31 @@ def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
             note_accepted(state, request, len(tokens) - 1)
         if request.state is State.RUNNING and row.drafts is None:
             _share(state, request)
-        outputs += _news(state, request, tokens, logprobs.get(request.request_id))
+        if row.num_scored:
+            note_scored(request, row.num_scored)
+        news = _news(state, request, tokens, logprobs.get(request.request_id))
+        if row.num_scored:
+            news = with_scores(request, scores[request.request_id], news)
+        outputs += news
         state.let_go(request)
     if state.pool.settle(result.step_id):
         state.num_changes += 1
     return outputs
+
+
+def _fail_rows(state: SchedulerState, plan: PlanInFlight, result: BatchResult) -> list[Output]:
+    """Ends the requests whose rows cannot go on, as a cancel would: what this step sampled for them
+    is never looked at."""
+    problems = {fault.row: fault.message for fault in result.row_faults}
+    requests = [*plan.decodes, *(row.request for row in plan.rows)]
+    return [
+        # Its form is all of a request that a row can fail by.
+        state.end(request, Ending.FAILED, message=problems[request.row])._replace(
+            field="constraint"
+        )
+        for request in requests
+        if request.row in problems and request.state not in (State.LEAVING, State.GONE)
+    ]
 
 
 def ending_after(request: Request, token: int) -> Ending | None:
@@ -153,7 +175,8 @@ def _apply_decodes(
         if many:
             served.append(request)
         cached = request.cached_tokens or 0
-        append(new(Output, (request.request_id, (token,), cached, None, "", "", 0, None, None)))
+        fields = (request.request_id, (token,), cached, None, "", "", 0, None, None, None)
+        append(new(Output, fields))
     state.counters.generated_tokens += num_generated
     state.ledger.note_generated(served, num_generated)
 
@@ -190,6 +213,8 @@ def _news(
             return [state.end(request, ending, token_ids=tokens, logprobs=logprobs)]
         cached = request.cached_tokens or 0
         return [Output(request.request_id, tokens, cached, logprobs=logprobs)]
+    if not (request.generates or request.is_preheat or request.num_unscored):
+        return [state.end(request, Ending.LENGTH)]
     size = state.config.page_size
     whole = request.num_prompt - request.num_prompt % size
     if request.is_preheat and request.state is State.RUNNING and request.num_acked >= whole:

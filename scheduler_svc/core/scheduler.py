@@ -36,6 +36,7 @@ from scheduler_svc.core.views import (
     HistogramView,
     PinView,
     RequestView,
+    SessionView,
     TenantView,
 )
 
@@ -84,6 +85,8 @@ class Scheduler:
             ending = ending_after(request, request.tokens[-1])
             if ending is not None:
                 return [state.end(request, ending)]
+        if request.num_prompt == 1 and not (request.generates or request.is_preheat):
+            return [state.end(request, Ending.LENGTH)]  # nothing precedes its only token
         return self._expire()
 
     def cancel(self, request_id: str, now_ns: int, *, finished: bool = False) -> list[Output]:
@@ -179,6 +182,7 @@ class Scheduler:
     def flush(self) -> int:
         """Forgets every cached prefix and pin; returns the tokens that can no longer be matched."""
         self.state.pins.clear()
+        self.state.sessions.let_go_tails(self.state.pins)
         self.state.num_changes += 1
         return self.state.tree.flush() * self.state.config.page_size
 
@@ -205,6 +209,29 @@ class Scheduler:
         self.state.num_changes += 1
         removed = [pin_id for pin_id in wanted if self.state.pins.remove(pin_id, tenant)]
         return removed, [pin_id for pin_id in wanted if pin_id not in removed]
+
+    def list_sessions(self, now_ns: int, tenant: str | None = None) -> list[SessionView]:
+        """The sessions of a tenant (None: of all), least recently used first."""
+        self.state.set_now(now_ns)
+        return self.state.sessions.views(now_ns, tenant, self.state.pins)
+
+    def close_session(
+        self, name: str, now_ns: int, *, cache_domain: str = "", tenant: str | None = None
+    ) -> bool:
+        """Forgets a session of a tenant (None: that of any); its live turns leave it no tail.
+
+        Returns:
+            Whether there was one, or a live turn of one.
+        """
+        state = self.state
+        state.set_now(now_ns)
+        found = state.sessions.close(name, cache_domain, tenant, state.pins)
+        for request in [*state.live.values(), *state.leaving]:
+            theirs = request.submission
+            is_turn = (request.session, theirs.cache_domain) == (name, cache_domain)
+            if is_turn and tenant in (None, theirs.tenant):
+                request.session, found = "", True
+        return found
 
     def dump_tree(self, max_nodes: int) -> tuple[list[TreeNodeView], int]:
         """At most `max_nodes` nodes, parents first, and how many were left out."""
@@ -268,6 +295,11 @@ class Scheduler:
         return self.state.tree.num_nodes
 
     @property
+    def num_sessions(self) -> int:
+        """Sessions that are known, whether or not anything of them is still cached."""
+        return len(self.state.sessions)
+
+    @property
     def num_in_flight(self) -> int:
         """Plans the worker has not answered."""
         return len(self.state.in_flight)
@@ -286,7 +318,7 @@ class Scheduler:
         outputs: list[Output] = []
         for request in list(self.state.live.values()):
             request.clip(clip(self.state, request.asked))
-            if request.is_preheat:
+            if not request.generates:
                 too_long = request.num_prompt > self.state.hello.max_length
             else:
                 too_long = len(request.tokens) >= request.end_tokens

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from protos.plan import Hello, LogprobColumns
+from scheduler_svc.core import leftovers
 from scheduler_svc.core.admission import ADMISSION_ESTIMATES, EstimateKnobs
 from scheduler_svc.core.books import Books
 from scheduler_svc.core.config import SchedulerConfig
@@ -28,6 +29,7 @@ from scheduler_svc.core.pins import PinBook
 from scheduler_svc.core.radix_node import PrefixKey
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.request import Request, State
+from scheduler_svc.core.sessions import SessionBook
 from scheduler_svc.core.step_time import StepTimeModel
 from scheduler_svc.core.tenant_ledger import TenantLedger
 from scheduler_svc.core.twins import Twins
@@ -66,6 +68,9 @@ class SchedulerState:
         self.waiting = WaitingQueue(WAITING_ORDERS[config.waiting_order])
         self.twins = Twins(config.page_size)
         self.ended = MemoryOfEnded()
+        self.sessions = SessionBook(
+            ttl_ns=round(config.session_ttl_s * 1e9), most_of_one=config.max_sessions
+        )
         self.verdict: Verdict | None = None
         """Why nobody more was admitted, the last time somebody asked."""
         self.num_changes = 0
@@ -102,6 +107,7 @@ class SchedulerState:
         self.tree = RadixTree(self.pool, page_size, rank, self.lives)
         self.kv = KVCache(self.pool, self.tree, page_size)
         self.pins = PinBook(self.tree, page_size, self._pin_budget, self.num_pins_before)
+        self.sessions.lose_tails()
         self.free_rows = list(range(self.num_rows - 1, -1, -1))
         self.freed_rows: array[int] = array("i")
         """Rows to be freed by the next plan."""
@@ -114,6 +120,7 @@ class SchedulerState:
         self.tree.now_ms = now_ns // 1_000_000
         if self.pins.expire(now_ns):
             self.num_changes += 1
+        self.sessions.expire(now_ns, self.pins)
 
     @property
     def num_rows(self) -> int:
@@ -201,6 +208,7 @@ class SchedulerState:
         if request.cached_tokens is not None:
             return
         request.cached_tokens = min(request.num_computed, request.num_prompt)
+        self.counters.session_hits += self.sessions.begin_turn(request, self.now_ns)
         self.tree.count_hit(request.lease, submission.priority)
         self.ledger.admit(submission.tenant, request.num_owed)
         if not submission.preheat:
@@ -248,10 +256,12 @@ class SchedulerState:
         """The one way out for a request that was accepted."""
         self.num_changes += 1
         del self.live[request.request_id]
+        self.sessions.end_turn(request, ending, self.now_ns, self.pins)
         if request.state is State.WAITING:
             self.waiting.remove(request)
             self._unmark(request)
             request.state = State.GONE
+            leftovers.keep_tail(self, request)
         elif request.state is State.RUNNING:
             self._stop_running(request)
             request.state = State.LEAVING
@@ -304,12 +314,12 @@ class SchedulerState:
         # Should it get this very row again, the worker is told all of it anew.
         self.remaps = [remap for remap in self.remaps if remap.request is not request]
         if request.state is State.RETRACTING:
-            self._release_retracted(request)
+            leftovers.release_retracted(self, request)
             request.state = State.WAITING
             request.is_resuming = True
             self.waiting.add_returning([request])
         else:
-            self.kv.release(request)
+            leftovers.release_ended(self, request)
             request.state = State.GONE
 
     def take_config(self, config: SchedulerConfig, facts: Facts) -> None:
@@ -364,23 +374,6 @@ class SchedulerState:
         self.prefilling.pop(request.request_id, None)
         self.twins.stop_leading(request)
         self.waiting.release_held(request.request_id)
-
-    def _release_retracted(self, request: Request) -> None:
-        """What it found cached stays; of what it computed itself, by `retraction_keep`:
-        partial: what streams lack now is freed, from its tail, and the rest is evicted after what
-        nobody waits for; all: nothing is freed; none: all of it."""
-        end = self.kv.release(request)
-        if end is None:
-            return
-        num_own = end.num_pages - (request.cached_tokens or 0) // self.config.page_size
-        keep = self.config.retraction_keep
-        if keep == "none":
-            self.tree.drop_tail(end.node, num_own)
-        elif keep == "partial":
-            path = end.node.path()
-            missing = self.num_wanted_pages() - self.pool.num_free
-            self.tree.drop_tail(end.node, min(max(0, missing), num_own))
-            request.kept = self.pins.mark(path, request.submission.tenant)
 
     def _unmark(self, request: Request) -> None:
         """What was kept of it is its own again, or nobody's."""

@@ -53,6 +53,24 @@ class PinView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """One session."""
+
+    name: str
+    tenant: str
+    cache_domain: str
+    num_tokens: int
+    """Of its tail, when its last turn ended."""
+    kept_tokens: int
+    """Of those, cached now."""
+    expires_in_ns: int
+    num_turns: int
+    """Turns that came to their end."""
+    hits: int
+    """Turns that began with all that was kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
     """One request at a glance."""
 

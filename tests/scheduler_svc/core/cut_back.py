@@ -42,14 +42,16 @@ class Records(Bench):
             "chosen": self.chosen.get(request_id),
             "top_ids": self.top_ids.get(request_id),
             "top_logprobs": self.top_logprobs.get(request_id),
+            "scores": self.scores.get(request_id),
         }
 
 
 class CutBack(Records):
     """After every call one request is cut back, of those that got on since they were cut last.
 
-    Getting on is one more output token, so a request is cut at most once more than it has
-    tokens, and the run ends.  Victims are chosen by all policies in turn.
+    Getting on is one more output token, or one more token of the prompt that is scored, so a
+    request is cut at most once more than it has of these, and the run ends.  Victims are chosen by
+    all policies in turn.
     """
 
     def __init__(self, *, policies=tuple(RETRACTION_POLICIES), **config):
@@ -57,20 +59,20 @@ class CutBack(Records):
         self.policies = policies
         self.num_cuts = 0
         self.cut_at: dict[str, int] = {}
-        """Output tokens of a request when it was cut last."""
+        """How far a request had got when it was cut last."""
 
     def cut(self):
         state = self.core.state
         candidates = [
             request
             for request in state.running.values()
-            if request.num_outputs > self.cut_at.get(request.request_id, -1)
+            if request.num_outputs + request.num_scored > self.cut_at.get(request.request_id, -1)
         ]
         if not candidates:
             return
         policy = RETRACTION_POLICIES[self.policies[self.num_cuts % len(self.policies)]]
         victim = choose_victim(policy, candidates, Facts(state))
-        self.cut_at[victim.request_id] = victim.num_outputs
+        self.cut_at[victim.request_id] = victim.num_outputs + victim.num_scored
         self.num_cuts += 1
         state.retract(victim, "the test says so")
         self.take([])

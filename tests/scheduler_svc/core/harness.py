@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import replace
 
 from gpu_worker.fake_engine import FakeEngine, FakeModel
-from protos.plan import BatchPlan, Envelope, SamplingParams
+from gpu_worker.fake_model import extend, no_logprobs
+from protos.plan import BatchPlan, Envelope, LogprobColumns, SamplingParams
 from protos.wire import decode, encode
 from scheduler_svc.core import invariants
 from scheduler_svc.core.config import SchedulerConfig
@@ -34,6 +35,10 @@ class Bench:
         self.endings: dict[str, Output] = {}
         self.cached: dict[str, int] = {}
         self.started: list[str] = []
+        self.scores: dict[str, LogprobColumns] = {}
+        """Log probabilities of prompts, of requests that asked."""
+        self.num_to_score: dict[str, int] = {}
+        self.num_top: dict[str, int] = {}
         self.now_ns = 0
         self.wire = wire
 
@@ -50,6 +55,10 @@ class Bench:
         )
         self.endings.pop(request_id, None)
         self.tokens[request_id] = []
+        if sampling.prompt_logprobs >= 0:
+            self.scores[request_id] = no_logprobs()
+            self.num_to_score[request_id] = len(prompt) - 1
+            self.num_top[request_id] = sampling.prompt_logprobs
         self.take(self.core.submit(submission, self.now_ns))
         return self
 
@@ -60,11 +69,21 @@ class Bench:
         invariants.check(self.core)
         for output in outputs:
             assert output.request_id not in self.endings, f"news of an ended request: {output}"
+            self.take_scores(output)
             self.tokens[output.request_id].extend(output.token_ids)
             if output.token_ids or output.ending:
                 self.cached[output.request_id] = output.cached_tokens
             if output.ending is not None:
                 self.endings[output.request_id] = output
+
+    def take_scores(self, output):
+        """Of the next tokens of the prompt; complete with the first token of the output."""
+        name = output.request_id
+        if output.prompt_logprobs is not None:
+            assert output.prompt_logprobs.chosen
+            extend(self.scores[name], output.prompt_logprobs)
+        if output.token_ids and name in self.scores:
+            assert len(self.scores[name].chosen) == self.num_to_score[name]
 
     def schedule(self):
         """One call of schedule; True when it produced a plan."""

@@ -31,6 +31,8 @@ SAMPLINGS = (
     {"temperature": 1.0, "min_tokens": 4, "repetition_penalty": 0.8},
 )
 
+BIASES = ((), ((101, 2.5),), (), ((97, -100.0), (110, -100.0), (122, 100.0)), ())
+
 FIELDS = (
     {},
     {"ignore_eos": True},
@@ -60,6 +62,10 @@ def mixed_requests():
         sampling["min_tokens"] = min(sampling.get("min_tokens", 0), max_tokens)
         sampling["seed"] = i if "temperature" in sampling else 0
         sampling["logprobs"] = (-1, 0, 3)[i % 3]
+        sampling["prompt_logprobs"] = (-1, -1, 0, 2)[i % 4]
+        sampling["logit_bias"] = BIASES[i % len(BIASES)]
+        if i % 28 == 3:  # the prompt alone is wanted
+            max_tokens = sampling["min_tokens"] = 0
         fields = {**FIELDS[i % len(FIELDS)], "sampling": SamplingParams(**sampling)}
         requests.append((f"x{i}", prompt, max_tokens, fields))
     return requests
@@ -114,10 +120,14 @@ def test_cut_back_at_every_step(page_size, depth):  # field cases 40, 41, 43, 44
         )
         assert cut.tokens[name] == wanted, name
         assert cut.endings[name].ending in (Ending.STOP, Ending.LENGTH)
-        check_logprobs(cut, name, prompt, fields["sampling"].logprobs)
+        check_logprobs(cut, name, prompt, fields["sampling"])
 
 
-def check_logprobs(bench, name, prompt, num_top):
+def check_logprobs(bench, name, prompt, sampling):
+    if sampling.prompt_logprobs >= 0:
+        assert bench.scores[name] == MODEL.score_prompt(prompt, sampling.prompt_logprobs), name
+        assert not bench.first_cached.get(name), name
+    num_top = sampling.logprobs if bench.tokens[name] else -1
     if num_top < 0:
         assert name not in bench.chosen
         return
@@ -144,7 +154,7 @@ def test_cut_back_by_one_policy_in_a_tight_pool(name):
             stop_token_ids=fields.get("stop_token_ids", ()),
         )
         assert cut.tokens[request_id] == wanted, request_id
-        check_logprobs(cut, request_id, prompt, fields["sampling"].logprobs)
+        check_logprobs(cut, request_id, prompt, fields["sampling"])
 
 
 @pytest.mark.parametrize("keep", ["partial", "all", "none"])

@@ -50,8 +50,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_slots=st.sampled_from([16, 32, 48, 96]),
         depth=st.sampled_from([1, 2]),
         policies=POLICIES,
+        max_sessions=st.sampled_from([1, 3]),
     )
-    def start(self, page_size, num_slots, depth, policies):
+    def start(self, page_size, num_slots, depth, policies, max_sessions):
         self.bench = Bench(
             N=num_slots,
             p=page_size,
@@ -63,10 +64,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_waiting=12,
             tenants=TENANTS,
             public_domains=("public",),
+            session_ttl_s=40e-6,
+            max_sessions=max_sessions,
             **policies,
         )
         self.num_submitted = 0
         self.wanted = {}
+        self.prompts = {}
 
     @rule(
         prompt=PROMPTS,
@@ -78,16 +82,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         budget_ns=st.one_of(st.none(), st.integers(1000, 60_000)),
         carried=st.integers(0, 3),
+        scored=st.sampled_from([-1, -1, 0, 2]),
+        biases=st.sampled_from([(), (), ((1, 2.0),), ((0, -100.0),)]),
+        session=st.sampled_from(["", "a", "b"]),
     )
     def submit(
-        self, prompt, max_tokens, seed, no_store, domain, tenant, priority, budget_ns, carried
+        self,
+        prompt,
+        max_tokens,
+        seed,
+        no_store,
+        domain,
+        tenant,
+        priority,
+        budget_ns,
+        carried,
+        scored,
+        biases,
+        session,
     ):
         request_id = f"r{self.num_submitted}"
         self.num_submitted += 1
-        sampling = SamplingParams(temperature=1.0 if seed else 0.0, seed=seed)
+        sampling = SamplingParams(
+            temperature=1.0 if seed else 0.0, seed=seed, prompt_logprobs=scored, logit_bias=biases
+        )
+        if scored >= 0 and max_tokens == 24:
+            max_tokens = 0  # the prompt alone is wanted
+        self.prompts[request_id] = prompt
         deadline_ns = None if budget_ns is None else self.bench.now_ns + budget_ns
         wanted = MODEL.generate(prompt, max_tokens, sampling)
-        carried = min(carried, max_tokens - 1)
+        carried = max(0, min(carried, max_tokens - 1))
         self.wanted[request_id] = wanted[carried:]
         self.bench.submit(
             request_id,
@@ -100,6 +124,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             priority=priority,
             deadline_ns=deadline_ns,
             resume_output_ids=wanted[:carried] or None,
+            session="" if no_store else session,
         )
 
     @rule(
@@ -122,6 +147,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         if pins:
             pin_id = pins[pick % len(pins)].pin_id
             assert self.bench.core.unpin([pin_id], self.bench.now_ns) == ([pin_id], [])
+
+    @rule(name=st.sampled_from("ab"), tenant=st.sampled_from([None, "", "small"]))
+    def close_session(self, name, tenant):
+        core, now_ns = self.bench.core, self.bench.now_ns
+        core.close_session(name, now_ns, tenant=tenant)
+        left = [view for view in core.list_sessions(now_ns, tenant) if view.cache_domain == ""]
+        assert name not in [view.name for view in left]
+        per_tenant = [view.tenant for view in core.list_sessions(now_ns)]
+        most = self.bench.config.max_sessions
+        assert all(per_tenant.count(each) <= most for each in per_tenant)
 
     @rule(policies=POLICIES)
     def set_policy(self, policies):
@@ -215,6 +250,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request_id, output in self.bench.endings.items():
             if output.ending in (Ending.STOP, Ending.LENGTH):
                 assert self.bench.tokens[request_id] == self.wanted[request_id]
+        for request_id, scores in self.bench.scores.items():
+            k = self.bench.num_top[request_id]
+            wanted = MODEL.score_prompt(self.prompts[request_id], k)
+            count = len(scores.chosen)
+            assert scores.chosen == wanted.chosen[:count], request_id
+            assert scores.top_ids == wanted.top_ids[: count * k], request_id
+            if self.bench.endings[request_id].ending in (Ending.STOP, Ending.LENGTH):
+                assert count == len(wanted.chosen), request_id
 
 
 SchedulerMachine.TestCase.settings = settings(

@@ -221,6 +221,7 @@ class FakeCore:
     # --- what operators ask; the views are the same at every moment -------------------------------
 
     num_tree_nodes = 5
+    num_sessions = 6
 
     def set_policy(self, changes: Mapping[str, object]) -> SchedulerConfig:
         self.config = changed(self.config, changes)

@@ -39,6 +39,8 @@ CHANGED = {
     "low_watermark": 0.7,
     "eviction_policy": "slru",
     "pin_budget": 0.6,
+    "session_ttl_s": 5.5,
+    "max_sessions": 12,
     "speculation": "off",
     "max_drafts": 3,
     "speculation_rows": 2,

@@ -103,6 +103,7 @@ def test_counters_are_counters_and_gauges_are_what_holds_now(with_core):
         "radixd_freed_slots_total": 47,
         "radixd_pool_slots": 60,
         "radixd_tree_nodes": 5,
+        "radixd_sessions": 6,
         "radixd_worker_connected": 1,
         "radixd_requests_running": 0,
         "radixd_reuse_rate": 0.41,

@@ -176,3 +176,30 @@ async def test_a_pin_is_made_listed_and_removed(server, channel, workers):
     answer = await front.stub.Unpin(pb.UnpinRequest(pin_ids=[ending.pin_id, "x"]))
     assert (list(answer.removed), list(answer.unknown)) == ([ending.pin_id], ["x"])
     assert not (await front.stub.ListPins(pb.ListPinsRequest())).pins
+
+
+async def test_a_session_is_kept_listed_and_closed(server, channel, workers):
+    front = FrontClient(channel)
+    unknown = admin_pb2.CloseSessionRequest(session="s")
+    assert not (await front.stub.CloseSession(unknown)).found, "before the first worker"
+    assert not (await front.stub.ListSessions(admin_pb2.ListSessionsRequest())).sessions
+    workers(1)
+    for name, tenant in (("a", "acme"), ("b", "acme"), ("c", "other")):
+        await front.submit(name, list(range(1, 11)), max_tokens=3, session=name, tenant=tenant)
+        await front.read_endings(name)
+    question = admin_pb2.ListSessionsRequest(tenant="acme", max_sessions=1)
+    listed = await front.stub.ListSessions(question)
+    (session,) = listed.sessions
+    assert (session.session, session.tenant, session.num_turns) == ("a", "acme", 1)
+    assert listed.num_left_out == 1
+    assert 0 < session.expires_in_ms <= 600_000
+    assert (await metrics(server))["radixd_sessions"] == 3
+    for name, tenant, found in (("c", "acme", False), ("c", None, True), ("a", "acme", True)):
+        closing = admin_pb2.CloseSessionRequest(session=name, tenant=tenant)
+        assert (await front.stub.CloseSession(closing)).found is found
+    left = await front.stub.ListSessions(admin_pb2.ListSessionsRequest())
+    assert [session.session for session in left.sessions] == ["b"]
+    assert (await front.stub.GetStats(pb.GetStatsRequest())).num_sessions == 1
+    with pytest.raises(grpc.aio.AioRpcError, match="max_sessions") as caught:
+        await front.stub.ListSessions(admin_pb2.ListSessionsRequest(max_sessions=0))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -39,6 +39,7 @@ def test_every_field_arrives():
         priority=-100,
         workload="code",
         client_request_id="theirs",
+        session="a session",
         pin=admin_pb2.PIN_LEVEL_HARD,
         pin_ttl_ms=2500,
     )
@@ -58,6 +59,7 @@ def test_every_field_arrives():
         priority=-100,
         workload="code",
         client_request_id="theirs",
+        session="a session",
         pin=PinLevel.HARD,
         pin_ttl_ns=2_500_000_000,
     )
@@ -106,6 +108,7 @@ def sampling(**changes) -> pb.Sampling:
         ("priority", {"priority": -101}),
         ("workload", {"workload": "x" * 65}),
         ("client_request_id", {"client_request_id": "x" * 129}),
+        ("session", {"session": "x" * 129}),
         ("pin", {"pin": 4, "preheat": True}),
         ("pin", {"pin": admin_pb2.PIN_LEVEL_SOFT}),
         ("pin_ttl_ms", {"pin_ttl_ms": 1}),

@@ -12,12 +12,14 @@ from scheduler_svc.view_translation import (
     histogram_to_proto,
     pin_to_proto,
     request_to_proto,
+    session_to_proto,
     tenant_to_proto,
 )
 from tests.scheduler_svc.shell.views import (
     a_histogram,
     a_pin,
     a_request,
+    a_session,
     a_tenant,
     an_economy,
     an_explanation,
@@ -46,6 +48,19 @@ def test_a_pin() -> None:
         first_token_ids=[15, 16],
     )
     assert not pin_to_proto(a_pin("p", expires_in_ns=None)).HasField("expires_in_ms")
+
+
+def test_a_session() -> None:
+    assert session_to_proto(a_session("s", tenant="acme")) == admin_pb2.Session(
+        session="s",
+        tenant="acme",
+        cache_domain="shared",
+        num_tokens=11,
+        kept_tokens=12,
+        expires_in_ms=13,
+        num_turns=14,
+        hits=15,
+    )
 
 
 def test_a_request() -> None:

@@ -11,6 +11,7 @@ from scheduler_svc.core.views import (
     Phase,
     PinView,
     RequestView,
+    SessionView,
     TenantView,
     VictimView,
     WaitingReason,
@@ -29,6 +30,19 @@ def a_pin(pin_id: str, **changes) -> PinView:
         "first_token_ids": array("i", [15, 16]),
     }
     return PinView(pin_id=pin_id, **(values | changes))
+
+
+def a_session(name: str, **changes) -> SessionView:
+    values = {
+        "tenant": "",
+        "cache_domain": "shared",
+        "num_tokens": 11,
+        "kept_tokens": 12,
+        "expires_in_ns": 13_999_999,
+        "num_turns": 14,
+        "hits": 15,
+    }
+    return SessionView(name=name, **(values | changes))
 
 
 def a_request(request_id: str, **changes) -> RequestView:
