@@ -23,13 +23,13 @@ EXIT_BAD_START = 2
 """Exit status when options or model are wrong; stderr then has one line that says why."""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the worker; returns its exit status."""
+def main(argv: list[str], *, build: Callable[[Settings], Engine] | None = None) -> int:
+    """Runs the worker; returns its exit status.  `build` makes another engine than they ask for."""
     _on_stop_signals(lambda: sys.exit(0))  # nothing to finish while loading
     try:
         settings = settings_from_argv("gpu_worker", argv)
         configure_logs("gpu_worker", settings.log_level)
-        engine = build_engine(settings)
+        engine = (build or build_engine)(settings)
         channel = WorkerChannel(settings.worker_address)
     except (ModelError, InvalidRequest) as error:
         return _refuse(error)

@@ -41,7 +41,7 @@ class Backend(Protocol):
         ...
 
     def forward(self, step: Step) -> FloatArray:
-        """Writes the KV of the step's tokens; logits [sum of num_samples, vocab] in plan order.
+        """Writes the KV of the step's tokens; logits [sum of num_logits, vocab] in plan order.
 
         Valid until the next call.
         """

@@ -12,16 +12,21 @@ from array import array
 from dataclasses import dataclass
 
 from gpu_worker.engine import PlanError
-from gpu_worker.fake_model import Constraints, FakeModel, extend
+from gpu_worker.fake_model import Constraints, FakeModel, extend, no_logprobs
+from gpu_worker.row_grammar import RowGrammar, RowGrammars
 from protos.plan import (
     MAX_PAGE_SIZE,
+    NOT_SCORED,
     TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     BatchResult,
     Hello,
     LogprobColumns,
     NewRow,
+    RowFault,
 )
+from radixd.chassis.grammars import allowed_ids
+from radixd.chassis.vocabulary import fake_vocabulary
 
 __all__ = ["FakeEngine", "FakeModel"]
 
@@ -35,7 +40,8 @@ class _Row:
     new: NewRow
     slots: array[int]
     history: array[int]
-    """Every token known of it where penalties need them; else empty."""
+    """Every token known of it where penalties or a grammar need them; else empty."""
+    grammar: RowGrammar | None = None
     last_sampled: int = TOKEN_FROM_STEP_BEFORE
 
 
@@ -56,6 +62,9 @@ class FakeEngine:
         self._max_rows = max_rows
         self._max_length = max_length
         self._step_delay_s = step_delay_s
+        self._grammars = RowGrammars(
+            fake_vocabulary, vocab_size=model.vocab_size, eos_token_ids=model.eos_token_ids
+        )
         self.reset()
 
     def hello(self) -> Hello:
@@ -106,26 +115,36 @@ class FakeEngine:
                 raise PlanError(f"step {plan.step_id}: frees row {row}, which is free")
         for new in plan.new_rows:
             self._check_new(plan, new)
-            self._rows[new.row] = _Row(new, new.prefix_slots[:], new.context_ids[:])
+            grammar = self._grammars.open(new) if new.sampling.grammar else None
+            self._rows[new.row] = _Row(new, new.prefix_slots[:], new.context_ids[:], grammar)
         for remap in plan.remaps:
             slots = self._row(plan, remap.row).slots
             end = remap.start + len(remap.slots)
             if end > len(slots):
                 raise PlanError(f"step {plan.step_id}: remap beyond row {remap.row}")
             slots[remap.start : end] = remap.slots
-        tokens, num_sampled, logprobs = self._step(plan)
+        scores = no_logprobs()
+        tokens, num_sampled, logprobs = self._step(plan, scores)
         return BatchResult(
             step_id=plan.step_id,
             token_ids=tokens,
             forward_ns=time.monotonic_ns() - started,
             logprobs=logprobs if logprobs.chosen else None,
+            prompt_logprobs=scores if scores.chosen else None,
             num_sampled=b"" if len(num_sampled) == len(tokens) else bytes(num_sampled),
+            row_faults=tuple(
+                RowFault(row=row, message=grammar.problem)
+                for row in plan.rows
+                if (grammar := self._rows[row].grammar) is not None and grammar.problem
+            ),
         )
 
-    def _step(self, plan: BatchPlan) -> tuple[array[int], bytearray, LogprobColumns]:
-        sampled, num_sampled = array("i"), bytearray()
-        logprobs = LogprobColumns(chosen=array("f"), top_ids=array("i"), top_logprobs=array("f"))
+    def _step(
+        self, plan: BatchPlan, scores: LogprobColumns
+    ) -> tuple[array[int], bytearray, LogprobColumns]:
+        sampled, num_sampled, logprobs = array("i"), bytearray(), no_logprobs()
         inputs, slots = iter(plan.input_ids), iter(plan.out_slots)
+        next_ids = iter(plan.next_ids)
         columns = zip(plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True)
         for index, prefix_len, extend_len, num_samples in columns:
             row = self._row(plan, index)
@@ -136,6 +155,7 @@ class FakeEngine:
                 )
             for position in range(prefix_len, prefix_len + extend_len):
                 self._write(plan, row, next(inputs), next(slots), position)
+                self._score(plan, row, next(next_ids, NOT_SCORED), scores)
             if num_samples > extend_len:
                 raise PlanError(f"step {plan.step_id}: row {index} samples before it computes")
             if num_samples:
@@ -154,6 +174,15 @@ class FakeEngine:
         row.slots.append(slot)
         self._tokens[slot] = token
         self._positions[slot] = position
+
+    def _score(self, plan: BatchPlan, row: _Row, next_id: int, scores: LogprobColumns) -> None:
+        """Adds the log probability of the token behind the last one written, if it is wanted."""
+        if next_id == NOT_SCORED:
+            return
+        num_top = row.new.sampling.prompt_logprobs
+        if num_top < 0 or not 0 <= next_id < self.model.vocab_size:
+            raise PlanError(f"step {plan.step_id}: row {row.new.row} cannot be scored on {next_id}")
+        extend(scores, self.model.logprobs(*self.read(row.slots), next_id, num_top))
 
     def _sample_with_drafts(
         self, plan: BatchPlan, row: _Row, num_drafts: int, logprobs: LogprobColumns
@@ -177,15 +206,18 @@ class FakeEngine:
         if sampling.needs_context and len(row.history) != len(tokens):
             raise PlanError(
                 f"step {plan.step_id}: row {row.new.row} samples after {len(tokens)} tokens, "
-                f"its penalties know {len(row.history)}"
+                f"its sampling knows {len(row.history)}"
             )
         is_early = len(tokens) - row.new.num_prompt < sampling.min_tokens
         constraints = Constraints(
             history=row.history,
             num_prompt=row.new.num_prompt,
             suppressed_ids=row.new.suppressed_ids if is_early else (),
+            allowed_ids=_allowed(row.grammar),
         )
         row.last_sampled = self.model.next_token(tokens, positions, sampling, constraints)
+        if row.grammar is not None:
+            row.grammar.record(row.last_sampled)
         if sampling.needs_context:
             row.history.append(row.last_sampled)
         if sampling.logprobs >= 0:
@@ -203,7 +235,9 @@ class FakeEngine:
             raise PlanError(f"step {plan.step_id}: row {new.row}: context without need, or none")
         if (sampling.needs_context or sampling.min_tokens) and new.num_prompt < 1:
             raise PlanError(f"step {plan.step_id}: row {new.row} has no prompt")
-        if sampling.logprobs > self.model.vocab_size:
+        if any(not 0 <= biased < self.model.vocab_size for biased, _ in sampling.logit_bias):
+            raise PlanError(f"step {plan.step_id}: row {new.row}: bias outside the vocabulary")
+        if max(sampling.logprobs, sampling.prompt_logprobs) > self.model.vocab_size:
             raise PlanError(f"step {plan.step_id}: row {new.row}: more alternatives than tokens")
 
     def _row(self, plan: BatchPlan, index: int) -> _Row:
@@ -211,3 +245,8 @@ class FakeEngine:
         if row is None:
             raise PlanError(f"step {plan.step_id}: row {index} is free")
         return row
+
+
+def _allowed(grammar: RowGrammar | None) -> list[int] | None:
+    mask = None if grammar is None else grammar.mask()
+    return None if mask is None else allowed_ids(mask)

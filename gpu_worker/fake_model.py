@@ -8,16 +8,19 @@ slots, plans.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from protos.plan import LogprobColumns, SamplingParams
+from radixd.chassis.grammars import Grammars, Matcher, allowed_ids
+from radixd.chassis.vocabulary import fake_vocabulary
 
 SCRIPT_TOKEN = 258
 """Opens a script: the tokens up to GO_TOKEN are what the model says, then end of sequence."""
 GO_TOKEN = 259
 PERIOD = 6
+LEAST_LOGIT = -95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,16 @@ class Constraints:
     num_prompt: int = 0
     suppressed_ids: Collection[int] = ()
     """Not to be sampled now."""
+    allowed_ids: Collection[int] | None = None
+    """What a grammar lets follow; None: anything.  It is above suppression."""
+
+    @property
+    def barred_ids(self) -> Collection[int]:
+        """Not to be sampled, as far as a grammar leaves anything else."""
+        allowed = self.allowed_ids
+        if allowed is not None and all(token in self.suppressed_ids for token in allowed):
+            return ()
+        return self.suppressed_ids
 
 
 _FREE = Constraints()
@@ -57,11 +70,36 @@ class FakeModel:
 
         With penalties it depends on them, the history and where its output begins as well.  A
         suppressed token gives way to the next one that may be said; scripts feel no penalties.
+        With a grammar it is one of the printable tokens and ends that may follow, if there are any.
+        Each token has a logit one below that of the one it gives way to, and none is below
+        LEAST_LOGIT; so a bias of 100 forces a token and one of -100 bans it.
         """
-        suppressed = constraints.suppressed_ids
+        barred, allowed = constraints.barred_ids, constraints.allowed_ids
+        liked = self._liked(tokens, positions, sampling, constraints)
+        if not sampling.logit_bias:
+            return next((token for token in liked if token not in barred), 0)
+        logits: dict[int, float] = {}
+        for rank, token in enumerate(liked):
+            logits.setdefault(token, max(-rank, LEAST_LOGIT))
+        for token, bias in sampling.logit_bias:
+            if allowed is not None and token not in allowed:
+                continue
+            logits[token] = logits.get(token, LEAST_LOGIT) + bias
+        free = (token for token in logits if token not in barred)
+        return max(free, key=logits.__getitem__, default=0)
+
+    def _liked(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sampling: SamplingParams,
+        constraints: Constraints,
+    ) -> Iterator[int]:
+        """Tokens that may follow, the likeliest first."""
+        allowed = constraints.allowed_ids
         scripted = self._scripted(tokens)
-        if scripted is not None and scripted not in suppressed:
-            return scripted
+        if scripted is not None and (allowed is None or scripted in allowed):
+            yield scripted
         state = blake2b(array("i", tokens).tobytes(), digest_size=8)
         state.update(array("i", positions).tobytes())
         if sampling.temperature > 0:
@@ -70,24 +108,30 @@ class FakeModel:
                 f"top_p={sampling.top_p}, min_p={sampling.min_p}, seed={sampling.seed})"
             )
             state.update(f"{sampling.seed} {len(tokens)} {drawn}".encode())
-        if sampling.needs_context:
+        if sampling.has_penalties:
             state.update(_penalties(sampling, constraints))
         value = int.from_bytes(state.digest(), "little")
+        if allowed is not None:
+            yield from self._rotated(allowed, value)
+            return
         if self.eos_every and value % self.eos_every == 0:
-            eos = self.eos_token_ids[0]
-            if eos not in suppressed:
-                return eos
+            yield self.eos_token_ids[0]
         value //= max(1, self.eos_every)
         if self.surprise_every and len(tokens) >= PERIOD and value % self.surprise_every:
             again = tokens[-PERIOD]
-            if 0 <= again < self.vocab_size and again not in suppressed:
-                return again
+            if 0 <= again < self.vocab_size:
+                yield again
         first, count = (32, 95) if self.vocab_size > 256 else (0, self.vocab_size)
         for step in range(count):  # printable, so that people can read along
-            token = first + (value + step) % count
-            if token not in suppressed:
-                return token
-        return 0
+            yield first + (value + step) % count
+
+    def _rotated(self, allowed: Collection[int], value: int) -> Iterator[int]:
+        ends = self.eos_token_ids
+        plain = [token for token in allowed if 32 <= token < 127 or token in ends]
+        others = [token for token in allowed if token not in plain]
+        for tokens in (plain, others):
+            for step in range(len(tokens)):
+                yield tokens[(value + step) % len(tokens)]
 
     def logprobs(
         self, tokens: Sequence[int], positions: Sequence[int], token_id: int, num_top: int
@@ -121,15 +165,19 @@ class FakeModel:
         """The reference: what any scheduler must make this model say."""
         stops = {*stop_token_ids, *(() if ignore_eos else self.eos_token_ids)}
         context = list(prompt)
+        matcher = self._matcher(sampling.grammar) if sampling.grammar else None
         while len(context) - len(prompt) < max_tokens:
             is_early = len(context) - len(prompt) < sampling.min_tokens
             constraints = Constraints(
                 history=context if sampling.needs_context else (),
                 num_prompt=len(prompt),
                 suppressed_ids=stops if is_early else (),
+                allowed_ids=None if matcher is None else allowed_ids(matcher.mask()),
             )
             token = self.next_token(context, range(len(context)), sampling, constraints)
             context.append(token)
+            if matcher is not None:
+                matcher.take((token,))
             if token in stops:
                 break
         return context[len(prompt) :]
@@ -140,11 +188,20 @@ class FakeModel:
         """The reference for log probabilities of an output: of all its tokens, one after the
         other."""
         context = list(prompt)
-        all_of_them = LogprobColumns(chosen=array("f"), top_ids=array("i"), top_logprobs=array("f"))
+        all_of_them = no_logprobs()
         for token_id in output:
             extend(all_of_them, self.logprobs(context, range(len(context)), token_id, num_top))
             context.append(token_id)
         return all_of_them
+
+    def score_prompt(self, prompt: Sequence[int], num_top: int) -> LogprobColumns:
+        """The reference for log probabilities of a prompt: of all its tokens but the first."""
+        return self.generate_logprobs(prompt[:1], prompt[1:], num_top)
+
+    def _matcher(self, grammar: str) -> Matcher:
+        return Grammars(
+            fake_vocabulary(), vocab_size=self.vocab_size, eos_token_ids=self.eos_token_ids
+        ).matcher(grammar)
 
     def _scripted(self, tokens: Sequence[int]) -> int | None:
         if self.vocab_size <= GO_TOKEN or SCRIPT_TOKEN not in tokens or GO_TOKEN not in tokens:
@@ -152,6 +209,11 @@ class FakeModel:
         start, go = tokens.index(SCRIPT_TOKEN) + 1, tokens.index(GO_TOKEN)
         said = start + len(tokens) - go - 1
         return tokens[said] if said < go else self.eos_token_ids[0]
+
+
+def no_logprobs() -> LogprobColumns:
+    """Empty columns, to be extended."""
+    return LogprobColumns(chosen=array("f"), top_ids=array("i"), top_logprobs=array("f"))
 
 
 def extend(columns: LogprobColumns, more: LogprobColumns) -> None:

@@ -107,18 +107,18 @@ class LlamaModel:
         self._cos, self._sin = torch.from_numpy(cos), torch.from_numpy(sin)
 
     def forward(self, step: Step, pool: KvPool) -> torch.Tensor:
-        """Writes the KV of the step's tokens; logits [sum(num_samples), vocab] in plan order."""
+        """Writes the KV of the step's tokens; logits [sum(num_logits), vocab] in plan order."""
         last = [
             at
-            for end, num_samples in (
-                (row.first_token + row.extend_len, row.num_samples) for row in step.rows
+            for end, num_logits in (
+                (row.first_token + row.extend_len, row.num_logits) for row in step.rows
             )
-            for at in range(end - num_samples, end)
+            for at in range(end - num_logits, end)
         ]
         hidden = self._layers(step, pool) if step.rows else self._weights.final_norm.new_empty(0)
         if not last:
             return hidden.new_empty(0, self._config.vocab_size)
-        # The head is the largest matrix: only rows that sample go through it.
+        # The head is the largest matrix: only what is sampled or scored goes through it.
         hidden = hidden.index_select(0, _index(last))
         eps = self._config.norm_eps
         return self._weights.head(ops.rms_norm(hidden, self._weights.final_norm, eps))

@@ -9,6 +9,7 @@ from gpu_worker.backend_choice import BackendOptions, make_backend
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
 from gpu_worker.open_model import open_model
 from radixd.chassis.model_source import ModelSource
+from radixd.chassis.vocabulary import read_vocabulary
 
 _log = structlog.get_logger(__name__)
 
@@ -27,7 +28,9 @@ def load_engine(
         # Weights of another precision give other keys and values for the same tokens.
         model_hash = f"{model.fingerprint}-{backend.weights}"
         identity = ModelIdentity(model_id=source.model_id, model_hash=model_hash)
-        engine = ModelEngine(model.config, backend, limits, identity)
+        engine = ModelEngine(
+            model.config, backend, limits, identity, lambda: read_vocabulary(source)
+        )
     _log.info(
         "model_loaded",
         model=source.model_id,

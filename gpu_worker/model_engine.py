@@ -6,14 +6,18 @@ Puts table, backend and sampler together.  Not here: sockets, epochs, reading fi
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_worker.backend import Backend
 from gpu_worker.blocks import FloatArray
 from gpu_worker.model_config import ModelConfig
+from gpu_worker.prompt_scoring import score_prompts
+from gpu_worker.row_grammar import RowGrammars, no_vocabulary
 from gpu_worker.row_table import RowTable, Step
-from gpu_worker.step_sampling import sample_step
+from gpu_worker.step_sampling import row_faults, sample_step
 from protos.plan import BatchPlan, BatchResult, Hello
+from radixd.chassis.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ class ModelEngine:
         backend: Backend,
         limits: EngineLimits,
         identity: ModelIdentity,
+        read_vocabulary: Callable[[], Vocabulary | None] = no_vocabulary,
     ) -> None:
         self._backend = backend
         self._hello = Hello(
@@ -66,11 +71,17 @@ class ModelEngine:
             kv_bytes_per_slot=backend.kv_bytes_per_slot,
             weights=backend.weights,
         )
+        grammars = RowGrammars(
+            read_vocabulary, vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids
+        )
+        if read_vocabulary is not no_vocabulary:
+            grammars.warm()
         self._table = RowTable(
             num_slots=limits.num_slots,
             max_rows=limits.max_rows,
             max_length=limits.longest(config),
             vocab_size=config.vocab_size,
+            grammars=grammars,
         )
 
     def hello(self) -> Hello:
@@ -88,6 +99,7 @@ class ModelEngine:
         step = self._table.apply(plan)
         logits = self._backend.forward(step)
         sampling_ns = time.perf_counter_ns()
+        prompt_logprobs = score_prompts(self._table, step, logits)
         token_ids, num_sampled, logprobs = sample_step(self._table, step, logits)
         done_ns = time.perf_counter_ns()
         phases = self._backend.phases_ns()
@@ -99,12 +111,14 @@ class ModelEngine:
             token_ids=token_ids,
             forward_ns=done_ns - started_ns,
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
             num_sampled=num_sampled,
             phases_ns=(*inside_ns, done_ns - sampling_ns, max(0, python_ns)),
+            row_faults=row_faults(self._table, step),
         )
 
     def forward(self, plan: BatchPlan) -> tuple[Step, FloatArray]:
-        """The plan without its sampling: the step, and logits [sum(num_samples), vocab].
+        """The plan without its sampling: the step, and logits [sum(num_logits), vocab].
 
         Raises:
             PlanError: see Engine.execute.

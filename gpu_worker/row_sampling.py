@@ -1,11 +1,14 @@
 """How one row samples: its parameters, and what they need to know of the row's tokens.
 
 All of it is a function of the tokens: a row that comes back with more context, after whatever
-happened to it, has the state it would have had.  Penalties are the textbook ones: the logit of a
-token that occurred in prompt or output is divided by `repetition_penalty` where positive and
+happened to it, has the state it would have had.  First each `logit_bias` is added to the raw logit
+of its token, then come penalties, then suppression.  Penalties are the textbook ones: the logit of
+a token that occurred in prompt or output is divided by `repetition_penalty` where positive and
 multiplied where not (Keskar et al., CTRL, 2019); `frequency_penalty` times its count in the output
-and `presence_penalty`, if it occurred there at all, are subtracted.  In fp32, in this order, on raw
-logits.  Not here: drawing, log probabilities, slots.
+and `presence_penalty`, if it occurred there at all, are subtracted.  In fp32 and in this order.
+Last a grammar leaves the tokens that may follow.  It is above `min_tokens`: where only an end, or a
+token that is suppressed, can follow, that follows.
+Not here: drawing, log probabilities, slots.
 """
 
 import math
@@ -14,26 +17,44 @@ from typing import Any
 import numpy as np
 
 from gpu_worker.engine import PlanError
+from gpu_worker.row_grammar import RowGrammar
 from protos.plan import NewRow
 
 LogitArray = np.ndarray[Any, np.dtype[np.float32]]
 IntArray = np.ndarray[Any, np.dtype[np.int32]]
 
+_LEAST_LOGIT = np.float32(-3e38)
+"""Of a token that may follow, even where the model says NaN or -inf."""
+
 
 class RowSampling:
     """Parameters and history of one live row."""
 
-    __slots__ = ("_num_prompt", "_output_counts", "_seen", "_suppressed", "num_known", "params")
+    __slots__ = (
+        "_biased",
+        "_biases",
+        "_grammar",
+        "_num_prompt",
+        "_output_counts",
+        "_seen",
+        "_suppressed",
+        "num_known",
+        "params",
+    )
 
-    def __init__(self, new: NewRow, vocab_size: int) -> None:
+    def __init__(self, new: NewRow, vocab_size: int, grammar: RowGrammar | None = None) -> None:
         self.params = new.sampling
+        self._grammar = grammar
         self._num_prompt = new.num_prompt
         self._suppressed = np.array(new.suppressed_ids, np.intp)
+        self._biased = np.array([token_id for token_id, _ in self.params.logit_bias], np.intp)
+        self._biases = np.array([bias for _, bias in self.params.logit_bias], np.float32)
         self.num_known: int | None = None
-        """Tokens of the row that are counted; None where no penalty needs them."""
+        """Tokens of the row that are counted; None where neither penalty nor grammar needs them."""
         if self.params.needs_context:
+            self.num_known = len(new.context_ids)
+        if self.params.has_penalties:
             context_ids = np.asarray(new.context_ids, np.int32)
-            self.num_known = len(context_ids)
             self._seen = np.zeros(vocab_size, np.bool_)  # in prompt or output
             self._seen[context_ids] = True
             outputs = context_ids[new.num_prompt :]
@@ -43,15 +64,30 @@ class RowSampling:
         """Counts a token that the row just sampled."""
         if self.num_known is not None:
             self.num_known += 1
+        if self._grammar is not None:
+            self._grammar.record(token_id)
+        if self.params.has_penalties:
             self._seen[token_id] = True
             self._output_counts[token_id] += 1
 
+    @property
+    def problem(self) -> str:
+        """Why the row cannot go on; empty: it can."""
+        return "" if self._grammar is None else self._grammar.problem
+
     def adjusted(self, logits: LogitArray, length: int) -> LogitArray:
-        """Logits [vocab] of the row's next token after penalties and suppression; its first
-        `length` tokens are computed.  The given array stays as it is."""
-        if self.num_known is not None:
+        """Logits [vocab] of the row's next token after biases, penalties, suppression and grammar;
+        its first `length` tokens are computed.  The given array stays as it is."""
+        if len(self._biased):
+            logits = logits.copy()
+            logits[self._biased] += self._biases
+        if self.params.has_penalties:
             logits = self._penalized(logits)
-        if len(self._suppressed) and length - self._num_prompt < self.params.min_tokens:
+        is_early = len(self._suppressed) and length - self._num_prompt < self.params.min_tokens
+        mask = None if self._grammar is None else self._grammar.mask()
+        if mask is not None:
+            return _constrained(logits, mask, self._suppressed if is_early else ())
+        if is_early:
             logits = logits.copy()
             logits[self._suppressed] = -np.inf
         return logits
@@ -65,6 +101,18 @@ class RowSampling:
         penalized -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
         penalized -= np.float32(params.presence_penalty) * (counts > 0)
         return penalized
+
+
+def _constrained(logits: LogitArray, mask: bytes, suppressed: Any) -> LogitArray:
+    """Logits [vocab] of the tokens in a mask that are not suppressed; of all in it if all are."""
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little", count=len(logits))
+    allowed = bits.view(np.bool_)
+    if len(suppressed):
+        kept = allowed.copy()
+        kept[suppressed] = False
+        allowed = kept if kept.any() else allowed
+    constrained: LogitArray = np.where(allowed, np.fmax(logits, _LEAST_LOGIT), np.float32(-np.inf))
+    return constrained
 
 
 def check_sampling(new: NewRow, vocab_size: int) -> None:
@@ -82,12 +130,21 @@ def check_sampling(new: NewRow, vocab_size: int) -> None:
         raise PlanError(f"row {new.row}: sampling parameters out of range: {params}")
     if not -1 <= params.logprobs <= vocab_size:
         raise PlanError(f"row {new.row}: {params.logprobs} alternatives of {vocab_size} tokens")
+    if not -1 <= params.prompt_logprobs <= vocab_size:
+        raise PlanError(
+            f"row {new.row}: {params.prompt_logprobs} alternatives of {vocab_size} tokens"
+        )
+    biased = [token_id for token_id, _ in params.logit_bias]
+    if len(set(biased)) < len(biased) or not all(math.isfinite(b) for _, b in params.logit_bias):
+        raise PlanError(f"row {new.row}: an id is biased twice, or a bias is no finite number")
     if not 0 <= params.seed < 1 << 63:
         raise PlanError(f"row {new.row}: seed {params.seed} is not in 0..2**63-1")
     if params.needs_context and not 1 <= new.num_prompt <= len(new.context_ids):
         raise PlanError(
             f"row {new.row}: a prompt of {new.num_prompt} in a context of {len(new.context_ids)}"
         )
-    for ids in (new.context_ids, new.suppressed_ids):
+    for ids in (new.context_ids, new.suppressed_ids, biased):
         if len(ids) and not 0 <= min(ids) <= max(ids) < vocab_size:
-            raise PlanError(f"row {new.row}: a context or suppressed id is outside the vocabulary")
+            raise PlanError(
+                f"row {new.row}: a context, suppressed or biased id is outside the vocabulary"
+            )

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from gpu_worker.engine import PlanError
+from gpu_worker.row_grammar import RowGrammars, no_vocabulary
 from gpu_worker.row_sampling import RowSampling, check_sampling
 from protos.plan import (
     DUMP_SLOT,
     MAX_PAGE_SIZE,
+    NOT_SCORED,
     TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     NewRow,
@@ -39,6 +41,10 @@ class StepRow:
     """Where its tokens begin among all tokens of the step."""
     num_samples: int
     """After how many of its last tokens it samples; all but the first of those are drafts."""
+    num_logits: int
+    """Of how many of its last tokens logits are wanted, to sample or to score what follows them."""
+    first_logit: int
+    """Where its logits begin among all logits of the step."""
     slots: IntArray
     """[prefix_len + extend_len] of all its tokens, a view of the table."""
 
@@ -64,6 +70,9 @@ class Step:
     """[num_tokens] each token's place in its row."""
     out_slots: IntArray
     """[num_tokens]"""
+    next_ids: IntArray
+    """[num_tokens] of each the token behind it whose log probability is wanted, or NOT_SCORED;
+    empty where none is."""
 
     def drafts(self, row: StepRow) -> IntArray:
         """[num_drafts] the guesses among a row's tokens."""
@@ -74,11 +83,22 @@ class Step:
 class RowTable:
     """Slots, length, last token and sampling of every row."""
 
-    def __init__(self, *, num_slots: int, max_rows: int, max_length: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        max_rows: int,
+        max_length: int,
+        vocab_size: int,
+        grammars: RowGrammars | None = None,
+    ) -> None:
         self._slot_limit = num_slots + MAX_PAGE_SIZE
         self._max_rows = max_rows
         self._max_length = max_length
         self._vocab_size = vocab_size
+        self._grammars = grammars or RowGrammars(
+            no_vocabulary, vocab_size=vocab_size, eos_token_ids=()
+        )
         # [max_rows, max_length]; entries past a row's length mean nothing.
         self._slots: IntArray = np.zeros((max_rows, max_length), np.int32)
         self._lengths: dict[int, int] = {}  # of live rows
@@ -108,6 +128,7 @@ class RowTable:
             PlanError: something in it cannot be; the table is then as before.
         """
         self._check_rows(plan)
+        self._check_next_ids(plan)
         token_ids = self._checked_tokens(plan)
         self._check_out_slots(plan)
         self._free(plan.freed_rows)
@@ -168,7 +189,7 @@ class RowTable:
             )
 
     def _check_histories(self, plan: BatchPlan) -> None:
-        """A row with penalties samples first exactly where its known tokens end."""
+        """A row that must know its tokens samples first exactly where those it knows end."""
         known = {row: sampling.num_known for row, sampling in self._sampling.items()}
         for new in plan.new_rows:
             known[new.row] = len(new.context_ids) if new.sampling.needs_context else None
@@ -177,8 +198,27 @@ class RowTable:
             num_known, length = known[row], prefix_len + extend_len + 1 - num_samples
             if num_samples and num_known not in (None, length):
                 raise PlanError(
-                    f"row {row} samples after {length} tokens, its penalties know {num_known}"
+                    f"row {row} samples after {length} tokens, its sampling knows {num_known}"
                 )
+
+    def _check_next_ids(self, plan: BatchPlan) -> None:
+        """Only rows that asked are scored, and only on tokens that there are."""
+        if not plan.next_ids:
+            return
+        if len(plan.next_ids) != len(plan.input_ids):
+            raise PlanError("next ids are not of the inputs")
+        next_ids = np.asarray(plan.next_ids, np.int32)
+        bad = (next_ids < NOT_SCORED) | (next_ids >= self._vocab_size)
+        if bad.any():
+            raise PlanError(f"next id {next_ids[bad][0]} is not in 0..{self._vocab_size - 1}")
+        fresh = {new.row: new.sampling for new in plan.new_rows}
+        first = 0
+        for row, extend_len in zip(plan.rows, plan.extend_lens, strict=True):
+            end = first + extend_len
+            params = fresh[row] if row in fresh else self._sampling[row].params
+            if params.prompt_logprobs < 0 and (next_ids[first:end] != NOT_SCORED).any():
+                raise PlanError(f"row {row} is scored and did not ask")
+            first = end
 
     def _check_remap(self, remap: Remap, lengths: dict[int, int]) -> None:
         self._check_row("remapped row", remap.row)
@@ -239,12 +279,14 @@ class RowTable:
     def _open(self, new: NewRow) -> None:
         self._lengths[new.row] = len(new.prefix_slots)
         self._slots[new.row, : len(new.prefix_slots)] = new.prefix_slots
-        self._sampling[new.row] = RowSampling(new, self._vocab_size)
+        grammar = self._grammars.open(new) if new.sampling.grammar else None
+        self._sampling[new.row] = RowSampling(new, self._vocab_size, grammar)
 
     def _extend(self, plan: BatchPlan, token_ids: IntArray) -> Step:
         out_slots = np.array(plan.out_slots, np.int32)
         positions = np.empty(len(out_slots), np.int32)
-        rows, first = [], 0
+        next_ids = np.array(plan.next_ids, np.int32)
+        rows, first, first_logit = [], 0, 0
         for row, prefix_len, extend_len, num_samples in zip(
             plan.rows, plan.prefix_lens, plan.extend_lens, plan.samples, strict=True
         ):
@@ -253,6 +295,7 @@ class RowTable:
             positions[first:end] = np.arange(prefix_len, length, dtype=np.int32)
             self._lengths[row] = length
             self._last_tokens.pop(row, None)  # consumed, or stale from here on
+            num_logits = max(num_samples, _num_from_first_scored(next_ids[first:end]))
             rows.append(
                 StepRow(
                     row=row,
@@ -260,15 +303,29 @@ class RowTable:
                     extend_len=extend_len,
                     first_token=first,
                     num_samples=num_samples,
+                    num_logits=num_logits,
+                    first_logit=first_logit,
                     slots=self._slots[row, :length],
                 )
             )
-            first = end
-        return Step(rows=tuple(rows), token_ids=token_ids, positions=positions, out_slots=out_slots)
+            first, first_logit = end, first_logit + num_logits
+        return Step(
+            rows=tuple(rows),
+            token_ids=token_ids,
+            positions=positions,
+            out_slots=out_slots,
+            next_ids=next_ids,
+        )
+
+
+def _num_from_first_scored(next_ids: IntArray) -> int:
+    """How many of a row's last tokens begin with the first that is scored; 0: none is."""
+    scored = np.flatnonzero(next_ids != NOT_SCORED)
+    return len(next_ids) - int(scored[0]) if len(scored) else 0
 
 
 def _check_context(new: NewRow, token_ids: IntArray) -> None:
-    """Penalties and model must see the same tokens."""
+    """Sampling and model must see the same tokens."""
     if new.sampling.needs_context:
         start = len(new.prefix_slots)
         known = np.asarray(new.context_ids[start : start + len(token_ids)], np.int32)

@@ -8,7 +8,7 @@ from gpu_worker.blocks import FloatArray
 from gpu_worker.logprobs import LogprobRecorder
 from gpu_worker.row_table import IntArray, RowTable, Step, StepRow
 from gpu_worker.sampler import sample_token
-from protos.plan import LogprobColumns
+from protos.plan import LogprobColumns, RowFault
 
 
 def sample_step(
@@ -17,20 +17,27 @@ def sample_step(
     """Tokens of all sampling rows, how many each sampled (see BatchResult.num_sampled), and what
     rows asked to know of them.  The table remembers the tokens.
 
-    logits: [sum(num_samples), vocab] in plan order.
+    logits: [sum(num_logits), vocab] in plan order.
     """
     token_ids, num_sampled, recorder = array("i"), bytearray(), LogprobRecorder()
-    first = 0
     for row in step.rows:
         if row.num_samples:
+            first = row.first_logit + row.num_logits - row.num_samples
             sampled = _sample_row(table, row, step.drafts(row), logits[first:], recorder)
             table.record(row, sampled)
             token_ids.extend(sampled)
             num_sampled.append(len(sampled))
-            first += row.num_samples
-    assert first == len(logits), (first, len(logits))
     has_one_each = len(token_ids) == len(num_sampled)
     return token_ids, b"" if has_one_each else bytes(num_sampled), recorder.columns()
+
+
+def row_faults(table: RowTable, step: Step) -> tuple[RowFault, ...]:
+    """Rows of a step that cannot go on; what they sampled means nothing."""
+    return tuple(
+        RowFault(row=row.row, message=problem)
+        for row in step.rows
+        if (problem := table.sampling(row.row).problem)
+    )
 
 
 def _sample_row(

@@ -121,13 +121,21 @@ def forward_text(backend: Backend) -> Forward:
         count = len(token_ids)
         slots = np.arange(1, count + 1, dtype=np.int32)
         row = StepRow(
-            row=0, prefix_len=0, extend_len=count, first_token=0, num_samples=count, slots=slots
+            row=0,
+            prefix_len=0,
+            extend_len=count,
+            first_token=0,
+            num_samples=0,
+            num_logits=count,
+            first_logit=0,
+            slots=slots,
         )
         step = Step(
             rows=(row,),
             token_ids=np.asarray(token_ids, np.int32),
             positions=np.arange(count, dtype=np.int32),
             out_slots=slots,
+            next_ids=np.empty(0, np.int32),
         )
         return backend.forward(step)
 

@@ -80,7 +80,8 @@ class NativeBackend:
             StepColumns(
                 prefix_lens=np.array([row.prefix_len for row in rows], np.int32),
                 extend_lens=np.array([row.extend_len for row in rows], np.int32),
-                num_samples=np.array([row.num_samples for row in rows], np.int32),
+                # To the library a scored token is one that is sampled after.
+                num_samples=np.array([row.num_logits for row in rows], np.int32),
                 slots=tuple(row.slots for row in rows),
                 token_ids=step.token_ids,
                 out_slots=step.out_slots,

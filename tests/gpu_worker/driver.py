@@ -11,7 +11,7 @@ import torch
 
 from gpu_worker.fake_engine import FakeEngine
 from gpu_worker.model_engine import ModelEngine
-from protos.plan import BatchPlan, LogprobColumns, NewRow, Remap, SamplingParams
+from protos.plan import NOT_SCORED, BatchPlan, LogprobColumns, NewRow, Remap, SamplingParams
 
 GREEDY = SamplingParams()
 
@@ -42,6 +42,8 @@ class Part:
     samples: bool = True
     drafts: Sequence[int] = ()
     """Guesses at what it samples."""
+    next_ids: Sequence[int] = ()
+    """[tokens] the token behind each whose log probability is wanted, -1: none; empty: nowhere."""
 
     @property
     def inputs(self) -> list[int]:
@@ -58,6 +60,8 @@ class Driver:
         self.step_id = 0
         self.logprobs: LogprobColumns | None = None
         """Of the latest step."""
+        self.scores: LogprobColumns | None = None
+        """Of prompts in the latest step."""
         self.num_sampled: list[int] = []
         """Tokens of each sampling part of the latest step."""
         self._page_size = page_size
@@ -108,6 +112,7 @@ class Driver:
         in_step = {part.row.row for part in parts}
         first_seen = tuple(new for new in self._pending if new.row in in_step)
         outs = [self._take(part.row.row, len(part.inputs)) for part in parts]
+        is_scored = any(part.next_ids for part in parts)
         plan = BatchPlan(
             step_id=self.step_id,
             rows=array("i", [part.row.row for part in parts]),
@@ -119,6 +124,16 @@ class Driver:
             new_rows=first_seen,
             remaps=tuple(self._remaps),
             freed_rows=array("i", self._freed),
+            next_ids=array(
+                "i",
+                [
+                    token
+                    for part in parts
+                    for token in part.next_ids or [NOT_SCORED] * len(part.inputs)
+                ]
+                if is_scored
+                else (),
+            ),
         )
         self._pending = [new for new in self._pending if new.row not in in_step]
         self._remaps, self._freed = [], []
@@ -136,11 +151,11 @@ class Driver:
             if refused:
                 self._spare[part.row.row] = part.row.slots[len(part.row.slots) - refused :]
                 del part.row.slots[len(part.row.slots) - refused :]
-        self.logprobs = result.logprobs
+        self.logprobs, self.scores = result.logprobs, result.prompt_logprobs
         return list(result.token_ids)
 
     def logits(self, *parts: Part) -> torch.Tensor:
-        """Executes a step without sampling; [rows that would sample, vocab]."""
+        """Executes a step without sampling; [rows that would sample or are scored, vocab]."""
         assert isinstance(self.engine, ModelEngine)
         return torch.from_numpy(self.engine.forward(self.plan(*parts))[1]).clone()
 

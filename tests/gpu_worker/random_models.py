@@ -175,6 +175,8 @@ def make_step(pieces: Iterable[Piece]) -> Step:
                 extend_len=piece.end - piece.begin,
                 first_token=len(token_ids),
                 num_samples=piece.num_samples,
+                num_logits=piece.num_samples,
+                first_logit=sum(row.num_logits for row in rows),
                 slots=piece.slots[: piece.end],
             )
         )
@@ -186,6 +188,7 @@ def make_step(pieces: Iterable[Piece]) -> Step:
         token_ids=np.array(token_ids, np.int32),
         positions=np.array(positions, np.int32),
         out_slots=np.array(out_slots, np.int32),
+        next_ids=np.empty(0, np.int32),
     )
 
 

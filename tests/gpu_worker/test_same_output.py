@@ -30,7 +30,14 @@ REPEATING = SamplingParams(repetition_penalty=1.25, logprobs=NUM_TOP)  # field c
 DRAWN = SamplingParams(temperature=0.75, top_k=40, seed=9, presence_penalty=0.5, logprobs=0)
 COUNTED = SamplingParams(frequency_penalty=0.5, min_tokens=6, logprobs=NUM_TOP)
 LATE = SamplingParams(temperature=4.0, seed=3, min_tokens=17, logprobs=NUM_TOP)
-ALL = [REPEATING, DRAWN, COUNTED, LATE]
+BIASED = SamplingParams(
+    temperature=1.0,
+    seed=6,
+    logit_bias=((3, 2.5), (7, -100.0), (41, 1.5), (90, 3.0)),
+    frequency_penalty=1.5,
+    logprobs=NUM_TOP,
+)
+ALL = [REPEATING, DRAWN, COUNTED, LATE, BIASED]
 
 
 class Subject(Protocol):
@@ -182,7 +189,7 @@ def test_company_and_cached_prefixes(subject: Subject) -> None:
     source = driver.open(15)
     driver.step(Part(source, PROMPT))
     plain = SamplingParams(temperature=1.0, seed=4)
-    kinds = [plain, REPEATING, COUNTED, plain, DRAWN, LATE, plain, REPEATING]
+    kinds = [plain, REPEATING, COUNTED, BIASED, DRAWN, LATE, plain, REPEATING]
     parts = [
         opened(driver, row, params, source.slots[: row * 18 // 7])
         for row, params in enumerate(kinds)
@@ -251,7 +258,10 @@ def test_each_kind_shows_in_the_output(subject: Subject) -> None:
     """Or the tests above would prove nothing."""
     plain = SamplingParams(logprobs=NUM_TOP)
     tokens = [tuple(subject.reference(params)[0]) for params in (plain, *ALL)]
-    assert len(set(tokens)) == 5
+    assert len(set(tokens)) == 6
+    free = subject.reference(replace(BIASED, logit_bias=()))[0]
+    assert 7 not in subject.reference(BIASED)[0]
+    assert free != subject.reference(BIASED)[0]
     free = subject.reference(replace(LATE, min_tokens=0))[0]
     late = subject.reference(LATE)[0]
     assert set(STOP_IDS) & set(free[:17])
@@ -262,7 +272,7 @@ def test_history_and_plan_must_agree(subject: Subject) -> None:
     subject.engine.reset()
     driver = Driver(subject.engine)
     short = driver.open(0, sampling=REPEATING, known=Known(prompt=PROMPT[:-1]))
-    with pytest.raises(PlanError, match="penalties know 18"):
+    with pytest.raises(PlanError, match="sampling knows 18"):
         driver.step(Part(short, PROMPT))
 
 

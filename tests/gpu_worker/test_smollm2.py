@@ -5,6 +5,7 @@ with the same dequantised weights; its rows of q and k are put in order by index
 """
 
 import json
+from array import array
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu_worker.loading import load_engine
 from gpu_worker.model_engine import EngineLimits, ModelEngine
-from protos.plan import SamplingParams
+from protos.plan import NOT_SCORED, SamplingParams
 from radixd.chassis.gguf_file import GgufFile
 from radixd.chassis.model_source import resolve_model
 from tests.gpu_worker.backends import EXACT
@@ -144,6 +145,35 @@ def test_logits_within_a_thousandth(
         off[AMPLIFIER] = 0.0
         assert off.max() < 1e-3
         fed = [said[step : step + 1] for said in greedy]
+
+
+def test_prompt_log_probabilities_are_those_of_transformers(
+    engine: ModelEngine, oracle: LlamaForCausalLM
+) -> None:
+    # field cases 23, 101
+    engine.reset()
+    driver = Driver(engine)
+    prompt = [token for ids in PROMPTS for token in ids][:100]
+    next_ids = [*prompt[1:], NOT_SCORED]
+    scored = SamplingParams(prompt_logprobs=2)
+    driver.step(Part(driver.open(0, sampling=scored), prompt, next_ids=next_ids))
+    whole = driver.scores
+    assert whole is not None
+    with torch.inference_mode():
+        wanted = oracle(torch.tensor([prompt])).logits[0, :-1].double().log_softmax(-1)
+    chosen = wanted.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+    assert (torch.tensor(whole.chosen) - chosen).abs().max() < 1e-3
+    top = torch.tensor(whole.top_logprobs).view(-1, 2)
+    assert (top - wanted.topk(2).values).abs().max() < 1e-3
+
+    found = array("f")
+    row = driver.open(1, sampling=scored)
+    for start in range(0, len(prompt), 30):
+        end = min(start + 30, len(prompt))
+        driver.step(Part(row, prompt[start:end], next_ids=next_ids[start:end]))
+        assert driver.scores is not None
+        found.extend(driver.scores.chosen)
+    assert found == whole.chosen, "bit for bit"
 
 
 def test_known_answer(engine: ModelEngine) -> None:
