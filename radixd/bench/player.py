@@ -14,6 +14,7 @@ from radixd.bench.figures import Trace
 from radixd.bench.turns import OnTokens, take_turns
 from radixd.bench.workload import BenchRequest, Workload
 from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, key_metadata, parse_target
+from radixd.cli.encryption import SCHEME
 
 
 async def play(workload: Workload, target: str, on_tokens: OnTokens) -> list[Trace]:
@@ -23,6 +24,8 @@ async def play(workload: Workload, target: str, on_tokens: OnTokens) -> list[Tra
         CommandError: a request failed or ended early.
     """
     address = parse_target(target)
+    if target.strip().startswith(SCHEME):
+        raise CommandError(f"--target {target}: a benchmark takes a server without encryption")
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         await _connect(channel, address)
         stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from protos.radixd.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference
 from radixd.bench.pressure_figures import PressureFigures, Sample, figures_of
 from radixd.bench.pressure_trace import STOP_TOKEN_IDS, PressureRequest
 from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, key_metadata, parse_target
+from radixd.cli.encryption import NO_TLS, ClientTls, channel_credentials
 
 SAMPLE_EVERY_S = 0.25
 DRAIN_S = 30.0
@@ -51,8 +52,15 @@ class _Tally:
 class Pressure:
     """A server under so many clients."""
 
-    def __init__(self, target: str, num_clients: int, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        num_clients: int,
+        api_key: str | None = None,
+        tls: ClientTls = NO_TLS,
+    ) -> None:
         self._address = parse_target(target)
+        self._credentials = channel_credentials(target, tls)
         self._num_clients = num_clients
         self._metadata = key_metadata(api_key)
 
@@ -65,7 +73,7 @@ class Pressure:
         Raises:
             CommandError: a call failed.
         """
-        async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+        async with self._channel() as channel:
             inference = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
             admin = admin_pb2_grpc.AdminServiceStub(channel)  # type: ignore[no-untyped-call]
             try:
@@ -134,6 +142,11 @@ class Pressure:
                 return
             await asyncio.sleep(0.05)
         raise CommandError(f"cancelled requests are still there after {DRAIN_S:g} s")
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(self._address, self._credentials, options=CHANNEL_OPTIONS)
 
     async def _stats(self, admin: Any) -> admin_pb2.GetStatsResponse:
         request = admin_pb2.GetStatsRequest()

@@ -9,7 +9,6 @@ import fcntl
 import ipaddress
 import os
 import socket
-import stat
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from protos.errors import InvalidRequest
 from protos.wire import MAX_MESSAGE_BYTES
+from radixd.chassis.run_folder import make_private_folder
 
 MAX_IPC_PATH_BYTES = 107
 """What the kernel leaves for the path of a local socket."""
@@ -228,25 +228,6 @@ def _prepare_ipc(path: Path, *, binds: bool) -> int | None:
         )
     make_private_folder(path.parent)
     return _lock(path) if binds else None
-
-
-def make_private_folder(folder: Path) -> None:
-    """Makes a folder that only this user may enter, or accepts one that only this user may change.
-
-    Raises:
-        InvalidRequest: it belongs to somebody else, is a link, or others may write into it.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise InvalidRequest("run_dir", f"{folder}: {error.strerror}") from None
-    # Under a world-writable parent another user may have come first.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise InvalidRequest(
-            "run_dir", f"{folder} is not a folder that only this user may write; choose another"
-        )
 
 
 def _lock(path: Path) -> int:

@@ -9,6 +9,7 @@ import errno
 import signal
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from protos.errors import InvalidRequest
+from radixd.chassis.run_folder import make_private_folder
 
 MAX_MESSAGE_BYTES = 32 << 20
 
@@ -37,6 +39,24 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", 20_000),
 ]
 
+PUBLIC_SERVER_OPTIONS: list[tuple[str, Any]] = [
+    *SERVER_OPTIONS,
+    # A connection has this many calls; more wait at the client, unseen, so it is more than what
+    # one client may have by default.
+    ("grpc.max_concurrent_streams", 2048),
+    # Keys, names and traces are short; above the first size calls are refused by and by, above
+    # the second all are.
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.absolute_max_metadata_size", 32 << 10),
+    # Who pings more often than every 5 s without a call is warned twice and then thrown out.
+    ("grpc.http2.max_ping_strikes", 2),
+    # A client comes back by itself when it has something to ask.
+    ("grpc.max_connection_idle_ms", 15 * 60_000),
+    # Who connects and says nothing holds a socket no longer than this.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+]
+"""Of a server that strangers reach."""
+
 CLIENT_OPTIONS: list[tuple[str, Any]] = [
     *_COMMON_OPTIONS,
     # A proxy in the environment is meant for the web, not for a service beside us.
@@ -52,9 +72,11 @@ CLIENT_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def create_server(*, interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
+def create_server(
+    *, interceptors: Sequence[Any] = (), options: Sequence[tuple[str, Any]] = SERVER_OPTIONS
+) -> grpc.aio.Server:
     """A server with our options and no port yet."""
-    return grpc.aio.server(options=SERVER_OPTIONS, interceptors=list(interceptors))
+    return grpc.aio.server(options=list(options), interceptors=list(interceptors))
 
 
 def join_address(host: str, port: int) -> str:
@@ -89,8 +111,15 @@ def check_port_is_free(host: str, port: int, *, option: str = "port") -> None:
     raise InvalidRequest(option, text)
 
 
-def listen(server: grpc.aio.Server, host: str, port: int, *, option: str = "port") -> int:
-    """Adds the port (0: any free one) and returns the one in force.
+def listen(
+    server: grpc.aio.Server,
+    host: str,
+    port: int,
+    *,
+    option: str = "port",
+    credentials: grpc.ServerCredentials | None = None,
+) -> int:
+    """Adds the port (0: any free one) and returns the one in force; encrypted with credentials.
 
     Raises:
         InvalidRequest: names `option`, the address, what is wrong and what to do.
@@ -98,12 +127,29 @@ def listen(server: grpc.aio.Server, host: str, port: int, *, option: str = "port
     check_port_is_free(host, port, option=option)
     address = join_address(host, port)
     try:
-        bound = server.add_insecure_port(address)
+        if credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
     except RuntimeError:
         bound = 0
     if not bound:
         raise InvalidRequest(option, f"{address} cannot be listened on")
     return bound
+
+
+def listen_locally(server: grpc.aio.Server, path: Path) -> None:
+    """Adds a socket for this user on this machine, whose folder keeps all others out.
+
+    Raises:
+        InvalidRequest: of `run_dir`; says what is wrong.
+    """
+    make_private_folder(path.parent)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError:
+        problem = f"{path} cannot be listened on; choose another folder, or a shorter one"
+        raise InvalidRequest("run_dir", problem) from None
 
 
 async def add_health_and_reflection(

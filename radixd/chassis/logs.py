@@ -5,6 +5,7 @@ Configures structlog once per process; libraries that log the standard way come 
 
 import logging
 import sys
+import traceback
 from typing import Any
 
 import structlog
@@ -18,10 +19,11 @@ _LEVELS = {
 }
 
 
-def configure_logs(service: str, level: str) -> None:
+def configure_logs(service: str, level: str, *, shows_values: bool = True) -> None:
     """Sends log events to stderr, each with timestamp, level, event and service.
 
-    `level` is one of debug, info, warning, error.
+    `level` is one of debug, info, warning, error.  Without `shows_values` an exception is logged
+    as its kind and where it came from, without its message, which may quote what a user wrote.
     """
 
     def add_service(_logger: Any, _method: str, event: Any) -> Any:
@@ -34,6 +36,8 @@ def configure_logs(service: str, level: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         add_service,
     ]
+    if not shows_values:
+        shared.append(_without_messages)
     last: list[Processor]
     if sys.stderr.isatty():
         last = [structlog.dev.ConsoleRenderer()]
@@ -46,6 +50,16 @@ def configure_logs(service: str, level: str) -> None:
         cache_logger_on_first_use=False,
     )
     _adopt_standard_logging(shared, last, _LEVELS[level])
+
+
+def _without_messages(_logger: Any, _method: str, event: Any) -> Any:
+    """Replaces an exception by the lines of code it went through and its kind."""
+    given = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
+    if isinstance(error, BaseException):
+        lines = traceback.format_tb(error.__traceback__)
+        event["exception"] = "".join(lines) + type(error).__qualname__
+    return event
 
 
 def _adopt_standard_logging(shared: list[Processor], last: list[Processor], level: int) -> None:

@@ -46,7 +46,27 @@ class Settings(BaseModel):
     port: int = Field(50051, ge=0, le=65535, description="Public gRPC port.")
     scheduler_host: str = Field("127.0.0.1", description="Address the scheduler listens on.")
     scheduler_port: int = Field(50052, ge=0, le=65535, description="Internal gRPC port.")
-    http_port: int = Field(3000, ge=0, le=65535, description="Reserved for the HTTP gateway.")
+    http_host: str = Field("", description="Address the HTTP port listens on; empty: as host.")
+    http_port: int = Field(
+        3000, ge=-1, le=65535, description="Public HTTP port; 0: any free one, -1: none."
+    )
+    http_keep_alive_s: float = Field(
+        10.0, gt=0, allow_inf_nan=False, description="Silence of a stream before a comment is sent."
+    )
+    slow_reader_s: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="A client that reads nothing so long is cut."
+    )
+    max_streams_per_client: int = Field(
+        1024, ge=0, description="Calls in progress of one tenant or address; 0: no limit."
+    )
+    insecure: bool = Field(False, description="Serve other machines without asking for keys.")
+    tls_cert: Path | None = Field(
+        None, description="PEM file of the server's certificate, for gRPC and HTTP."
+    )
+    tls_key: Path | None = Field(None, description="PEM file of its private key.")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file of who signs clients' certificates; each must show one."
+    )
     worker_endpoint: str = Field(
         "", description="ZeroMQ endpoint of the worker; empty: ipc in the run folder."
     )
@@ -148,8 +168,20 @@ class Settings(BaseModel):
     pin_budget: float = Field(
         0.5, ge=0, le=1, description="Share of the pool that hard pins may hold."
     )
+    session_ttl_s: float = Field(
+        600.0,
+        ge=0,
+        le=30 * 24 * 3600,
+        description="How long a session's tail stays warm after its last turn; 0: not at all.",
+    )
+    max_sessions: int = Field(
+        1024, ge=1, le=100_000, description="Most sessions of a tenant; the oldest are forgotten."
+    )
     preheat: Path | None = Field(
         None, description="YAML file of prefixes that are computed before readiness."
+    )
+    chat_template: Path | None = Field(
+        None, description="File of a chat template in place of the model's own."
     )
     tenants: Path | None = Field(
         None, description="YAML file of tenants: their keys and their shares of the pool."
@@ -174,6 +206,7 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe event that is logged."
     )
+    log_prompts: bool = Field(False, description="Log the text of prompts and answers.")
 
     @field_validator("page_size")
     @classmethod
@@ -182,7 +215,9 @@ class Settings(BaseModel):
             raise ValueError(f"{page_size} is no power of 2 from 1 to 64")
         return page_size
 
-    @field_validator("run_dir", "preheat", "tenants")
+    @field_validator(
+        "run_dir", "preheat", "chat_template", "tenants", "tls_cert", "tls_key", "tls_client_ca"
+    )
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return path.absolute() if path is not None else None
@@ -235,6 +270,11 @@ class Settings(BaseModel):
         if self.low_watermark > self.high_watermark:
             low, high = self.low_watermark, self.high_watermark
             raise ValueError(f"low_watermark: {low} is above high_watermark, {high}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing, given = ("key", "cert") if self.tls_key is None else ("cert", "key")
+            raise ValueError(f"tls_{missing}: is missing beside tls_{given}")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca: needs tls_cert and tls_key beside it")
         if self.metrics_port == self.scheduler_port > 0 and self.asks_for("metrics_port"):
             port = self.metrics_port
             raise ValueError(f"metrics_port: is {port}, like scheduler_port; they must differ")
@@ -251,6 +291,11 @@ class Settings(BaseModel):
             return self.run_dir
         base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         return Path(base) / f"radixd-{os.getuid()}-{self.scheduler_port}"
+
+    @property
+    def probe_socket(self) -> Path | None:
+        """Where this machine asks an encrypted server for its health; None: at its port."""
+        return None if self.tls_cert is None else self.ipc_dir / f"front-{self.port}.sock"
 
     @property
     def worker_address(self) -> str:

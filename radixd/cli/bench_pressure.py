@@ -15,16 +15,17 @@ from protos.radixd.v1 import admin_pb2, policy_pb2
 from radixd.bench.pressure import Pressure
 from radixd.bench.pressure_figures import PressureFigures, report, tax_ratio
 from radixd.bench.pressure_trace import DEMAND, num_clients, trace
-from radixd.cli.client import Client, CommandError, default_target
+from radixd.cli.client import Client, CommandError
 from radixd.cli.options import takes
-from radixd.cli.terminal import ApiKey, Json, Target, err, out, print_json
+from radixd.cli.server_options import ServerOptions
+from radixd.cli.terminal import Json, err, out, print_json
 
 COMPARED = (("cost", "partial"), ("lifo", "none"))
 """Retraction policy and keep of the two runs of `--compare`: ours, and what is common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PressureOptions:
+class PressureOptions(ServerOptions):
     """What the user typed."""
 
     seconds: Annotated[float, typer.Option(min=1, help="How long, for each set of policies.")] = 600
@@ -33,8 +34,6 @@ class PressureOptions:
         bool, typer.Option("--compare", help="Two runs: cost with partial, lifo with none.")
     ] = False
     json: Json = False
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(PressureOptions)
@@ -43,15 +42,14 @@ def pressure(options: PressureOptions) -> None:
 
     Empties the server's cache first, and removes its pins.
     """
-    target = options.target or default_target()
-    with Client(target, api_key=options.api_key) as client:
+    with options.connect() as client:
         stats = client.stats()
         if not stats.worker_connected:
             raise CommandError("the worker is away; there is nothing to measure")
         before = client.policy().policies
         pairs = COMPARED if options.compare else ((None, None),)
         clients = num_clients(stats.slots.total)
-        player = Pressure(target, clients, options.api_key)
+        player = Pressure(options.address, clients, options.api_key, options.tls)
         try:
             runs = [_run(client, player, options, *pair) for pair in pairs]
         finally:

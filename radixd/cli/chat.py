@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from protos.radixd.v1 import inference_pb2
-from radixd.cli.client import Client, CommandError, default_target
-from radixd.cli.generate import usage_line
+from radixd.cli.answer import usage_line
+from radixd.cli.client import Client, CommandError
 from radixd.cli.options import takes
 from radixd.cli.request import (
     ROLE_ASSISTANT,
@@ -23,8 +23,9 @@ from radixd.cli.request import (
     chat_message,
     fill,
 )
+from radixd.cli.server_options import ServerOptions
 from radixd.cli.silence import watched
-from radixd.cli.terminal import ApiKey, Target, err, write_text
+from radixd.cli.terminal import err, write_text
 
 HELP = """/reset          forget the conversation
 /system [TEXT]  set the system message and start over; without TEXT: the template's own
@@ -33,7 +34,7 @@ Ctrl-C          stop the answer"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
+class ChatOptions(ServerOptions):
     """What the user typed.  A little temperature keeps small models from going in circles."""
 
     system: Annotated[str | None, typer.Option(help="System message.")] = None
@@ -42,15 +43,13 @@ class ChatOptions:
     top_p: Annotated[float, typer.Option(help="Keep the likeliest that reach this.")] = 0.9
     seed: Annotated[int | None, typer.Option(help="Of every turn; drawn when absent.")] = None
     cache_domain: Annotated[str | None, typer.Option(help="Share prefixes only in here.")] = None
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(ChatOptions)
 def chat(options: ChatOptions) -> None:
     """Hold a conversation with the model."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with Client(options.target or default_target(), api_key=options.api_key) as client:
+    with options.connect() as client:
         conversation = Conversation(client, options, is_terminal=is_terminal)
         if is_terminal:
             model = client.stats().model

@@ -23,6 +23,7 @@ from protos.radixd.v1 import (
 )
 from radixd.chassis.grpc_server import CLIENT_OPTIONS, join_address
 from radixd.chassis.settings import API_KEY_VARIABLE, Settings, load_settings
+from radixd.cli.encryption import NO_TLS, SCHEME, ClientTls, channel_credentials
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     *CLIENT_OPTIONS,
@@ -50,6 +51,9 @@ def default_target() -> str:
 
 def server_address(settings: Settings) -> str:
     """Where a server with these settings is reached from this machine."""
+    if settings.probe_socket is not None:
+        # Who started it needs no certificate to get in.
+        return f"unix:{settings.probe_socket}"
     return join_address(reachable(settings.host), settings.port)
 
 
@@ -62,7 +66,8 @@ def reachable(host: str) -> str:
 def parse_target(text: str) -> str:
     """The gRPC target for an address as people write it.
 
-    Accepts host:port, grpc://host:port, [::1]:port, dns:///name:port and unix:path.
+    Accepts host:port, grpc://host:port, grpcs://host:port, [::1]:port, dns:///name:port and
+    unix:path; whether it is encrypted is the business of `encryption`.
 
     Raises:
         CommandError: says what is wrong with the address.
@@ -71,11 +76,11 @@ def parse_target(text: str) -> str:
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", target)
     if scheme and scheme[1] in ("http", "https"):
         raise CommandError(f"--target {text}: this is an HTTP address; give HOST:PORT of the gRPC")
-    if scheme and scheme[1] not in ("grpc", "dns", "unix"):
+    if scheme and scheme[1] not in ("grpc", "grpcs", "dns", "unix"):
         raise CommandError(f"--target {text}: unknown scheme {scheme[1]}; give HOST:PORT")
     if target.startswith("unix:"):
         return target
-    target = target.removeprefix("grpc://")
+    target = target.removeprefix("grpc://").removeprefix(SCHEME)
     prefix = "dns:///" if target.startswith("dns:///") else ""
     rest = target.removeprefix(prefix)
     host, colon, port = rest.rpartition(":")
@@ -96,6 +101,8 @@ def explain(error: grpc.RpcError, target: str, *, has_answered: bool = False) ->
     if status is None:
         if code is grpc.StatusCode.UNAVAILABLE and has_answered:
             return CommandError(f"the radixd at {target} went away in the middle of its answer")
+        if code is grpc.StatusCode.UNAVAILABLE and (problem := _handshake_problem(details)):
+            return CommandError(f"{target}: {problem}")
         if code is grpc.StatusCode.UNAVAILABLE:
             return CommandError(f"no radixd answers at {target}; start one with `radixd up`")
         if code is grpc.StatusCode.UNIMPLEMENTED:
@@ -107,6 +114,23 @@ def explain(error: grpc.RpcError, target: str, *, has_answered: bool = False) ->
     if code is grpc.StatusCode.UNAUTHENTICATED:
         line += f"; set {API_KEY_VARIABLE} or give --api-key"
     return CommandError(f"{line} ({code.name})")
+
+
+def _handshake_problem(details: str) -> str | None:
+    """What keeps two that have found each other from an encrypted connection, or from a plain one;
+    None: something else."""
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "its certificate is not signed by anybody we trust; --tls-ca FILE names who did"
+    if "WRONG_VERSION_NUMBER" in details:
+        return "it speaks without encryption; give HOST:PORT alone"
+    if "Hostname Verification" in details or "Peer name" in details:
+        return "its certificate is for another name than the one it was called by"
+    if details.startswith("failed to connect") and "Socket closed" in details:
+        return (
+            "it ends the connection; perhaps it wants encryption (--target grpcs://HOST:PORT) or "
+            "a client's certificate (--tls-cert, --tls-key)"
+        )
+    return None
 
 
 def _rich_status(error: grpc.RpcError) -> Any | None:
@@ -149,10 +173,14 @@ def key_metadata(api_key: str | None = None) -> tuple[tuple[str, str], ...]:
 class Client:
     """A connection to one server; every failed call raises CommandError."""
 
-    def __init__(self, target: str, *, api_key: str | None = None) -> None:
+    def __init__(self, target: str, *, api_key: str | None = None, tls: ClientTls = NO_TLS) -> None:
         self.target = parse_target(target)
         self._metadata = key_metadata(api_key)
-        self._channel = grpc.insecure_channel(self.target, options=CHANNEL_OPTIONS)
+        credentials = channel_credentials(target, tls)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(self.target, options=CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(self.target, credentials, options=CHANNEL_OPTIONS)
         self._inference: Any = inference_pb2_grpc.InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._admin: Any = admin_pb2_grpc.AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
@@ -203,6 +231,16 @@ class Client:
     def unpin(self, request: admin_pb2.UnpinRequest) -> admin_pb2.UnpinResponse:
         """Removes pins."""
         return self._ask(self._admin.Unpin, request, admin_pb2.UnpinResponse, 30)
+
+    def sessions(self, request: admin_pb2.ListSessionsRequest) -> admin_pb2.ListSessionsResponse:
+        """Conversations that are kept warm."""
+        return self._ask(self._admin.ListSessions, request, admin_pb2.ListSessionsResponse, 30)
+
+    def close_session(
+        self, request: admin_pb2.CloseSessionRequest
+    ) -> admin_pb2.CloseSessionResponse:
+        """Forgets one of them."""
+        return self._ask(self._admin.CloseSession, request, admin_pb2.CloseSessionResponse, 30)
 
     def requests(self, request: admin_pb2.ListRequestsRequest) -> admin_pb2.ListRequestsResponse:
         """Live requests."""

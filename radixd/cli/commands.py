@@ -6,6 +6,7 @@ import typer
 
 from radixd.cli.bench import bench
 from radixd.cli.bench_core import bench_core
+from radixd.cli.bench_front import bench_front
 from radixd.cli.bench_kernels import bench_kernels
 from radixd.cli.bench_pressure import pressure
 from radixd.cli.chat import chat
@@ -16,13 +17,18 @@ from radixd.cli.pins import pins
 from radixd.cli.policy import policy
 from radixd.cli.preheat import preheat
 from radixd.cli.requests import requests
+from radixd.cli.sessions import sessions
 from radixd.cli.terminal import PASSES_SETTINGS
 from radixd.cli.top import top
 from radixd.cli.tree import tree
 from radixd.cli.up import run_services
 from radixd.cli.version import version
 
-BENCHES: dict[str, Callable[..., None]] = {"bench core": bench_core, "bench kernels": bench_kernels}
+BENCHES: dict[str, Callable[..., None]] = {
+    "bench core": bench_core,
+    "bench front": bench_front,
+    "bench kernels": bench_kernels,
+}
 """Commands of two words; `bench` takes every option of the services, so it cannot be a group."""
 
 
@@ -48,6 +54,7 @@ app.command()(top)
 app.command()(requests)
 app.command()(explain)
 app.command()(pins)
+app.command()(sessions)
 app.command()(policy)
 app.command(context_settings=PASSES_SETTINGS)(bench)
 for name, command in BENCHES.items():

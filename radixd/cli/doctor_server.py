@@ -14,11 +14,11 @@ KNOCK_TIMEOUT_S = 2.0
 
 
 def ports(settings: Settings) -> list[Finding]:
-    """One finding for each port radixd uses or reserves."""
+    """One finding for each port radixd uses."""
     return [
-        _port("public port", settings.host, settings.port),
+        _port("public port", settings.host, settings.port, asked_at=server_address(settings)),
         _scheduler_port(settings),
-        _http_port(settings.host, settings.http_port),
+        _http_port(settings),
     ]
 
 
@@ -42,14 +42,15 @@ def health(settings: Settings, target: str | None) -> Finding:
     return ok(check, f"{address}: serving {stats.model.name} on {stats.model.device}")
 
 
-def _port(check: str, host: str, port: int) -> Finding:
+def _port(check: str, host: str, port: int, *, asked_at: str | None = None) -> Finding:
+    """`asked_at`: where its server says how it is, if not at the port itself."""
     host = reachable(host)
     address = join_address(host, port)
     if port == 0:
         return ok(check, "any free one")
     if is_free(host, port):
         return ok(check, f"{address} is free")
-    state = readiness(address, timeout_s=KNOCK_TIMEOUT_S)
+    state = readiness(asked_at or address, timeout_s=KNOCK_TIMEOUT_S)
     if state == SERVING:
         return ok(check, f"{address} is taken by a gRPC server that is serving")
     if state != UNREACHABLE:
@@ -70,16 +71,21 @@ def _scheduler_port(settings: Settings) -> Finding:
     return finding
 
 
-def _http_port(host: str, port: int) -> Finding:
+def _http_port(settings: Settings) -> Finding:
     check = "HTTP port"
-    host = reachable(host)
+    host, port = reachable(settings.http_host or settings.host), settings.http_port
+    if port < 0:
+        return ok(check, "none; --http-port gives one")
     address = join_address(host, port)
-    if port == 0 or is_free(host, port):
-        return ok(check, f"{address} is free (reserved for the HTTP gateway)")
-    server = _http_server(host, port)
-    return warn(
-        check, f"{address} is taken by {server}", "nothing uses it yet; --http-port moves it"
-    )
+    if port == 0:
+        return ok(check, "any free one")
+    if is_free(host, port):
+        return ok(check, f"{address} is free")
+    detail = f"{address} is taken by {_http_server(host, port)}"
+    if not settings.asks_for("http_port"):
+        # Nobody asked for the default in particular.
+        return ok(check, f"{detail}; `radixd up` takes a free one instead")
+    return warn(check, detail, "unless that is radixd itself, choose another with --http-port")
 
 
 def _http_server(host: str, port: int) -> str:

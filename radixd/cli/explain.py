@@ -3,6 +3,7 @@ through.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -11,24 +12,30 @@ from rich.table import Table
 from rich.text import Text
 
 from protos.radixd.v1 import admin_pb2
-from radixd.cli.client import Client, default_target
 from radixd.cli.message_json import message_dict
+from radixd.cli.options import takes
 from radixd.cli.request import fill
 from radixd.cli.requests import state_of
-from radixd.cli.terminal import ApiKey, Json, Target, duration, out, print_json, snippet
+from radixd.cli.server_options import ServerOptions
+from radixd.cli.terminal import Json, duration, out, print_json, snippet
 
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST_ID", help="As its client calls it.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions(ServerOptions):
+    """What the user typed."""
+
+    request_id: Annotated[str, typer.Argument(metavar="REQUEST_ID", help="As its client calls it.")]
+    json: Json = False
 
 
-def explain(
-    request_id: RequestId, json: Json = False, target: Target = None, api_key: ApiKey = None
-) -> None:
+@takes(ExplainOptions)
+def explain(options: ExplainOptions) -> None:
     """Explain one request: why it waits, its rank, what it needs, its history."""
     request = admin_pb2.ExplainRequest()
-    fill(request, request_id=request_id)
-    with Client(target or default_target(), api_key=api_key) as client:
+    fill(request, request_id=options.request_id)
+    with options.connect() as client:
         answer = client.explain_request(request)
-    if json:
+    if options.json:
         print_json(message_dict(answer))
     else:
         out.print(render(answer))

@@ -1,5 +1,6 @@
 """`radixd generate`: one prompt in, one answer out, for people and for programs."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,25 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from protos.radixd.v1 import inference_pb2
-from radixd.cli.client import Client, CommandError, default_target
+from radixd.cli.answer import answer_dict, joined, paragraphs, usage_line
+from radixd.cli.client import CommandError
 from radixd.cli.options import takes
-from radixd.cli.request import ROLE_USER, chat_message, fill, parse_ids, read_text
-from radixd.cli.terminal import (
-    ApiKey,
-    Json,
-    Target,
-    err,
-    finish_name,
-    print_json,
-    usage_dict,
-    write_text,
+from radixd.cli.request import (
+    ROLE_USER,
+    chat_message,
+    fill,
+    parse_biases,
+    parse_ids,
+    read_text,
 )
+from radixd.cli.server_options import ServerOptions
+from radixd.cli.terminal import Json, err, print_json, write_text
 
 Option = typer.Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateOptions:
+class GenerateOptions(ServerOptions):
     """What the user typed; None: not given, so the server's default holds."""
 
     prompt: Annotated[str | None, Option(help="Plain text to continue.")] = None
@@ -55,28 +56,44 @@ class GenerateOptions:
     priority: Annotated[int | None, Option(help="Higher goes first; -100 to 100.")] = None
     workload: Annotated[str | None, Option(help="Class: chat, code, longform, ...")] = None
     request_id: Annotated[str | None, Option(help="Chosen id; drawn when absent.")] = None
+    n: Annotated[int | None, Option("--n", help="So many answers, 1 to 16.")] = None
+    best_of: Annotated[int | None, Option(help="The n likeliest of so many.")] = None
+    echo: Annotated[bool, Option("--echo", help="The prompt before the answer.")] = False
+    prompt_logprobs: Annotated[int | None, Option(help="The same of the prompt's tokens.")] = None
+    logit_bias: Annotated[
+        list[str], Option(metavar="ID=BIAS", help="Added to a token's logit; repeatable.")
+    ] = field(default_factory=list)
+    stream_interval: Annotated[int | None, Option(help="So many tokens a message.")] = None
+    session: Annotated[str | None, Option(help="The conversation, kept warm.")] = None
+    json_schema: Annotated[
+        Path | None, Option(help="A file with a JSON Schema that the answer follows; - is stdin.")
+    ] = None
+    json_object: Annotated[bool, Option("--json-object", help="Any JSON object.")] = False
+    regex: Annotated[str | None, Option(help="What the whole answer matches.")] = None
+    ebnf: Annotated[Path | None, Option(help="A file with the answer's grammar, GBNF.")] = None
+    choice: Annotated[list[str], Option(help="One of these texts; repeatable.")] = field(
+        default_factory=list
+    )
     stream: Annotated[bool, Option(help="Show tokens as they come.")] = True
     json: Json = False
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(GenerateOptions)
 def generate(options: GenerateOptions) -> None:
     """Generate a continuation of one prompt."""
     request = build_request(options)
-    with Client(options.target or default_target(), api_key=options.api_key) as client:
+    with options.connect() as client:
+        # Of several answers at once, no terminal shows the pieces as they come.
+        shows = options.stream and not options.json and (options.n or 1) == 1
         if options.stream:
-            answer = _collect(client, request, show=not options.json)
+            answer = joined(_shown(client.generate(request)) if shows else client.generate(request))
         else:
             unary = inference_pb2.GenerateUnaryRequest.FromString(request.SerializeToString())
             answer = client.generate_unary(unary)
-            if not options.json:
-                write_text(answer.text)
     if options.json:
         print_json(answer_dict(answer))
         return
-    write_text("\n")
+    write_text("\n" if shows else "".join(f"{text}\n" for text in paragraphs(answer)))
     err.print(usage_line(answer), style="dim", markup=False)
 
 
@@ -96,7 +113,14 @@ def build_request(options: GenerateOptions) -> inference_pb2.GenerateRequest:
         no_store=True if options.no_store else None,
         priority=options.priority,
         workload=options.workload,
+        n=options.n,
+        best_of=options.best_of,
+        echo=True if options.echo else None,
+        prompt_logprobs=options.prompt_logprobs,
+        stream_interval=options.stream_interval,
+        session=options.session,
     )
+    _set_constraint(request, options)
     fill(
         request.sampling,
         temperature=options.temperature,
@@ -113,7 +137,35 @@ def build_request(options: GenerateOptions) -> inference_pb2.GenerateRequest:
         stop=options.stop,
         ignore_eos=True if options.ignore_eos else None,
     )
+    request.sampling.logit_bias.update(parse_biases(options.logit_bias))
     return request
+
+
+def _shown(pieces: Iterable[inference_pb2.GenerateResponse]) -> Iterator[Any]:
+    for piece in pieces:
+        write_text(piece.text)
+        yield piece
+
+
+def _set_constraint(request: inference_pb2.GenerateRequest, options: GenerateOptions) -> None:
+    forms: dict[str, Any] = {
+        "json_schema": options.json_schema,
+        "json_object": options.json_object or None,
+        "regex": options.regex,
+        "ebnf": options.ebnf,
+        "choice": options.choice or None,
+    }
+    given = {name: value for name, value in forms.items() if value is not None}
+    if len(given) > 1:
+        raise CommandError("give one of --json-schema, --json-object, --regex, --ebnf and --choice")
+    for name, value in given.items():
+        if name == "choice":
+            fill(request.constraint.choice, texts=value)
+        elif isinstance(value, Path):
+            flag = f"--{name.replace('_', '-')}"
+            fill(request.constraint, **{name: read_text(value, flag)})
+        else:
+            fill(request.constraint, **{name: value})
 
 
 def _set_prompt(request: inference_pb2.GenerateRequest, options: GenerateOptions) -> None:
@@ -129,55 +181,3 @@ def _set_prompt(request: inference_pb2.GenerateRequest, options: GenerateOptions
         fill(request, text=read_text(options.prompt_file, "--prompt-file"))
     else:
         fill(request, text=options.prompt)
-
-
-def _collect(
-    client: Client, request: inference_pb2.GenerateRequest, *, show: bool
-) -> inference_pb2.GenerateUnaryResponse:
-    """The stream as one answer, the same that GenerateUnary gives."""
-    answer = inference_pb2.GenerateUnaryResponse()
-    texts: list[str] = []
-    for piece in client.generate(request):
-        if show:
-            write_text(piece.text)
-        texts.append(piece.text)
-        # Strings would be replaced, repeated fields are appended: text is put in at the end.
-        answer.MergeFromString(piece.SerializeToString())
-    answer.text = "".join(texts)
-    return answer
-
-
-def answer_dict(answer: inference_pb2.GenerateUnaryResponse) -> dict[str, Any]:
-    """The answer as the one JSON object of `--json`."""
-    value: dict[str, Any] = {
-        "text": answer.text,
-        "token_ids": list(answer.token_ids),
-        "finish_reason": finish_name(answer.finish_reason),
-        "usage": usage_dict(answer.usage),
-        "seed": answer.seed,
-        "request_id": answer.request_id,
-    }
-    matched = answer.WhichOneof("matched")
-    if matched is not None:
-        value[matched] = getattr(answer, matched)
-    if answer.finish_message:
-        value["finish_message"] = answer.finish_message
-    if answer.logprobs:
-        value["logprobs"] = [_logprobs_dict(entry) for entry in answer.logprobs]
-    return value
-
-
-def _logprobs_dict(entry: inference_pb2.TokenLogprobs) -> dict[str, Any]:
-    top = [{"token_id": token.token_id, "logprob": token.logprob} for token in entry.top]
-    return {"token_id": entry.token_id, "logprob": entry.logprob, "top": top}
-
-
-def usage_line(answer: Any) -> str:
-    """The bill of an answer in one line, for people."""
-    usage = answer.usage
-    line = (
-        f"{usage.prompt_tokens} prompt tokens ({usage.cached_tokens} cached), "
-        f"{usage.completion_tokens} generated, {finish_name(answer.finish_reason)}, "
-        f"seed {answer.seed}"
-    )
-    return f"{line}: {answer.finish_message}" if answer.finish_message else line

@@ -15,7 +15,13 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def takes(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Decorates a command so that typer sees the fields of `options` as its parameters."""
+    """Decorates a command so that typer sees the fields of `options` as its parameters.
+
+    Those it inherits come last, as they are in the help of every command.
+    """
+    fields = sorted(
+        dataclasses.fields(options), key=lambda field: field.name in _inherited(options)
+    )
     hints = get_type_hints(options, include_extras=True)
 
     def wrap(command: Callable[[T], None]) -> Callable[..., None]:
@@ -25,11 +31,15 @@ def takes(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., Non
         call.__name__, call.__doc__ = command.__name__, command.__doc__
         call.__annotations__ = hints
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [_parameter(field, hints[field.name]) for field in dataclasses.fields(options)]
+            [_parameter(field, hints[field.name]) for field in fields]
         )
         return call
 
     return wrap
+
+
+def _inherited(options: type) -> set[str]:
+    return {name for base in options.__mro__[1:] for name in inspect.get_annotations(base)}
 
 
 def _parameter(field: "dataclasses.Field[Any]", hint: Any) -> inspect.Parameter:

@@ -8,14 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from protos.radixd.v1 import admin_pb2
-from radixd.cli.client import Client, CommandError, default_target
+from radixd.cli.client import Client, CommandError
 from radixd.cli.message_json import enum_word, message_dict
 from radixd.cli.options import takes
 from radixd.cli.request import fill
+from radixd.cli.server_options import ServerOptions
 from radixd.cli.terminal import (
-    ApiKey,
     Json,
-    Target,
     duration,
     out,
     print_json,
@@ -27,7 +26,7 @@ PIN_LEVELS = admin_pb2.PinLevel.DESCRIPTOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PinsOptions:
+class PinsOptions(ServerOptions):
     """What the user typed."""
 
     unpin: Annotated[
@@ -35,8 +34,6 @@ class PinsOptions:
     ] = field(default_factory=list)
     unpin_all: Annotated[bool, typer.Option("--unpin-all", help="Remove every pin.")] = False
     json: Json = False
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(PinsOptions)
@@ -44,7 +41,7 @@ def pins(options: PinsOptions) -> None:
     """List the pinned prefixes, or remove pins; what they kept stays cached like anything else."""
     if options.unpin and options.unpin_all:
         raise CommandError("give --unpin or --unpin-all, not both")
-    with Client(options.target or default_target(), api_key=options.api_key) as client:
+    with options.connect() as client:
         if options.unpin or options.unpin_all:
             _unpin(client, options)
             return

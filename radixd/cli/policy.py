@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from protos.radixd.v1 import admin_pb2, policy_pb2
-from radixd.cli.client import Client, CommandError, default_target
+from radixd.cli.client import CommandError
 from radixd.cli.message_json import message_dict
 from radixd.cli.options import takes
 from radixd.cli.request import fill
-from radixd.cli.terminal import ApiKey, Json, Target, out, print_json
+from radixd.cli.server_options import ServerOptions
+from radixd.cli.terminal import Json, out, print_json
 
 FIELDS = policy_pb2.Policies.DESCRIPTOR.fields_by_name
 BY_CLASS = "chunk_sizes"
@@ -34,22 +35,20 @@ _READERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyOptions:
+class PolicyOptions(ServerOptions):
     """What the user typed."""
 
     changes: Annotated[
         list[str], typer.Argument(metavar="[NAME=VALUE]...", help="What to change, at once.")
     ] = field(default_factory=list)
     json: Json = False
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(PolicyOptions)
 def policy(options: PolicyOptions) -> None:
     """Show the policies in force and those there are, or change some: waiting_order=lpm."""
     changes = read_changes(options.changes)
-    with Client(options.target or default_target(), api_key=options.api_key) as client:
+    with options.connect() as client:
         if options.changes:
             request = admin_pb2.SetPolicyRequest(policies=changes)
             changed = client.set_policy(request)

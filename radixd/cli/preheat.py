@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from protos.radixd.v1 import admin_pb2
-from radixd.cli.client import Client, CommandError, default_target
+from radixd.cli.client import Client, CommandError
 from radixd.cli.options import takes
 from radixd.cli.request import ROLE_SYSTEM, chat_message, fill, nonblank_lines, read_text
-from radixd.cli.terminal import ApiKey, Json, Target, err, out, print_json, snippet
+from radixd.cli.server_options import ServerOptions
+from radixd.cli.terminal import Json, err, out, print_json, snippet
 
 
 class Pin(StrEnum):
@@ -32,7 +33,7 @@ _LEVELS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreheatOptions:
+class PreheatOptions(ServerOptions):
     """What the user typed."""
 
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...")] = field(default_factory=list)
@@ -49,8 +50,6 @@ class PreheatOptions:
         typer.Option(metavar="SECONDS", help="Of the pin, since its last hit; absent: no end."),
     ] = None
     json: Json = False
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(PreheatOptions)
@@ -68,7 +67,7 @@ def preheat(options: PreheatOptions) -> None:
         _set_terms(request, options)
     if not requests:
         raise CommandError("give prefixes as arguments, with --file or with --system")
-    with Client(options.target or default_target(), api_key=options.api_key) as client:
+    with options.connect() as client:
         results = _warm(client, requests)
     texts = [*prefixes, *options.system]
     rows = [_row(text, result) for text, result in zip(texts, results, strict=True)]

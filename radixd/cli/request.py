@@ -38,10 +38,11 @@ def fill(message: Any, **values: Any) -> None:
             raise CommandError(f"{name}: {value} is {_beyond(message, name)}") from None
 
 
+_INT64_RANGE = "-9223372036854775808..9223372036854775807"
 _INTEGER_RANGES = {
     FieldDescriptor.TYPE_INT32: "-2147483648..2147483647",
     FieldDescriptor.TYPE_UINT32: "0..4294967295",
-    FieldDescriptor.TYPE_INT64: "-9223372036854775808..9223372036854775807",
+    FieldDescriptor.TYPE_INT64: _INT64_RANGE,
     FieldDescriptor.TYPE_UINT64: "0..18446744073709551615",
 }
 
@@ -74,6 +75,25 @@ def parse_ids(text: str) -> list[int]:
             # Between two commas stands what was forgotten, and not nothing.
             raise CommandError(f"--ids: {part!r} is not an integer") from None
     return ids
+
+
+def parse_biases(texts: Iterable[str]) -> dict[int, float]:
+    """ID=BIAS pairs.
+
+    Raises:
+        CommandError: one is no such pair, or of an id beyond 64 bits.
+    """
+    biases: dict[int, float] = {}
+    for text in texts:
+        name, _, bias = text.partition("=")
+        try:
+            token_id, value = int(name), float(bias)
+        except ValueError:
+            raise CommandError(f"--logit-bias: {text!r} is not ID=BIAS") from None
+        if not -(1 << 63) <= token_id < 1 << 63:
+            raise CommandError(f"--logit-bias: {token_id} is not in {_INT64_RANGE}")
+        biases[token_id] = value
+    return biases
 
 
 def read_text(path: Path, option: str) -> str:

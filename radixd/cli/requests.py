@@ -8,14 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from protos.radixd.v1 import admin_pb2
-from radixd.cli.client import Client, default_target
 from radixd.cli.message_json import enum_word, message_dict
 from radixd.cli.options import takes
 from radixd.cli.request import fill
+from radixd.cli.server_options import ServerOptions
 from radixd.cli.terminal import (
-    ApiKey,
     Json,
-    Target,
     duration,
     out,
     print_json,
@@ -28,14 +26,12 @@ REASONS = admin_pb2.WaitingReason.DESCRIPTOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestsOptions:
+class RequestsOptions(ServerOptions):
     """What the user typed."""
 
     max_requests: Annotated[int | None, typer.Option(help="Most requests shown.")] = None
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
     json: Json = False
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(RequestsOptions)
@@ -43,7 +39,7 @@ def requests(options: RequestsOptions) -> None:
     """List the live requests; `radixd explain ID` says more about one."""
     request = admin_pb2.ListRequestsRequest()
     fill(request, max_requests=options.max_requests, tenant=options.tenant)
-    with Client(options.target or default_target(), api_key=options.api_key) as client:
+    with options.connect() as client:
         listed = client.requests(request)
     if options.json:
         print_json(message_dict(listed))

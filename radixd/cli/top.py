@@ -16,10 +16,11 @@ from rich.live import Live
 from rich.text import Text
 
 from protos.radixd.v1 import admin_pb2
-from radixd.cli.client import Client, CommandError, default_target
+from radixd.cli.client import Client, CommandError
 from radixd.cli.options import takes
+from radixd.cli.server_options import ServerOptions
 from radixd.cli.silence import watched
-from radixd.cli.terminal import ApiKey, Json, Target, out, print_json
+from radixd.cli.terminal import Json, out, print_json
 from radixd.cli.top_view import Look, compare, look_dict, render
 
 SILENT_S = 2.0
@@ -27,20 +28,18 @@ SILENT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopOptions:
+class TopOptions(ServerOptions):
     """What the user typed."""
 
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0
     once: Annotated[bool, typer.Option("--once", help="One look, one interval long.")] = False
     json: Json = False
-    target: Target = None
-    api_key: ApiKey = None
 
 
 @takes(TopOptions)
 def top(options: TopOptions) -> None:
     """Watch the books: slots by owner, requests, tokens a second, reuse, economy."""
-    with Client(options.target or default_target(), api_key=options.api_key) as client:
+    with options.connect() as client:
         try:
             if options.json or options.once:
                 _print(client, options)

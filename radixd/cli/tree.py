@@ -1,5 +1,6 @@
 """`radixd tree`: draws the radix tree of cached prefixes; what two prompts share stands once."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -7,23 +8,28 @@ from rich.text import Text
 from rich.tree import Tree
 
 from protos.radixd.v1 import admin_pb2
-from radixd.cli.client import Client, default_target
-from radixd.cli.terminal import ApiKey, Json, Target, out, print_json, snippet
+from radixd.cli.options import takes
+from radixd.cli.server_options import ServerOptions
+from radixd.cli.terminal import Json, out, print_json, snippet
 
 MAX_DRAWN_DEPTH = 16
 """Deeper nodes are drawn at this depth with their true one written beside them."""
 
 
-def tree(
-    max_nodes: Annotated[int, typer.Option(min=1, help="Most nodes shown.")] = 1000,
-    json: Json = False,
-    target: Target = None,
-    api_key: ApiKey = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeOptions(ServerOptions):
+    """What the user typed."""
+
+    max_nodes: Annotated[int, typer.Option(min=1, help="Most nodes shown.")] = 1000
+    json: Json = False
+
+
+@takes(TreeOptions)
+def tree(options: TreeOptions) -> None:
     """Draw the tree of cached prefixes."""
-    with Client(target or default_target(), api_key=api_key) as client:
-        dump = client.dump_tree(max_nodes)
-    if json:
+    with options.connect() as client:
+        dump = client.dump_tree(options.max_nodes)
+    if options.json:
         print_json(
             {"nodes": [_node_dict(n) for n in dump.nodes], "num_left_out": dump.num_left_out}
         )

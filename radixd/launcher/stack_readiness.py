@@ -19,7 +19,7 @@ class StackReadiness:
     """Keeps a connection to scheduler and front while they start."""
 
     def __init__(self, settings: Settings, address: str) -> None:
-        """`address` is the front's."""
+        """`address` is where the front is asked without encryption."""
         self._scheduler = grpc.insecure_channel(
             join_address(settings.scheduler_host, settings.scheduler_port), options=_OPTIONS
         )

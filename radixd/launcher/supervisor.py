@@ -83,10 +83,22 @@ class Supervisor:
     @property
     def address(self) -> str:
         """Where clients on this machine reach the public port, as host:port."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}.get(
-            self.settings.host, self.settings.host
-        )
-        return join_address(host, self.settings.port)
+        return _reachable(self.settings.host, self.settings.port)
+
+    @property
+    def target(self) -> str:
+        """Where they are let in without a certificate: there, or beside it where it takes one."""
+        socket = self.settings.probe_socket
+        return self.address if socket is None else f"unix:{socket}"
+
+    @property
+    def http_url(self) -> str | None:
+        """Where they reach HTTP; None: there is none."""
+        if self.settings.http_port < 0:
+            return None
+        host = self.settings.http_host or self.settings.host
+        scheme = "http" if self.settings.tls_cert is None else "https"
+        return f"{scheme}://{_reachable(host, self.settings.http_port)}"
 
     def pids(self) -> dict[str, int]:
         """Process id of each running service, by name."""
@@ -185,7 +197,7 @@ class Supervisor:
     def _await_readiness(self) -> None:
         started = time.monotonic()
         limit_s = self.settings.start_timeout_s
-        with StackReadiness(self.settings, self.address) as readiness:
+        with StackReadiness(self.settings, self.target) as readiness:
             while not self._num_signals:
                 if (dead := self._dead_child()) is not None:
                     raise StartError(dead.describe_end())
@@ -255,13 +267,15 @@ class Supervisor:
         self._progress.say(render(name, line))
 
     def _say_ready(self) -> None:
-        address = self.address
-        target = "" if address == "127.0.0.1:50051" else f" --target {address}"
+        address, is_plain = self.address, self.settings.tls_cert is None
+        target = "" if address == "127.0.0.1:50051" and is_plain else f" --target {self.target}"
+        plaintext, scheme = ("-plaintext ", "") if is_plain else ("", "grpcs://")
         self._progress.say(
-            f"radixd is ready: gRPC on {address}\n"
-            f"  radixd chat{target}\n"
+            f"radixd is ready: gRPC on {scheme}{address}"
+            + (f", HTTP on {self.http_url}\n" if self.http_url else "\n")
+            + f"  radixd chat{target}\n"
             f'  radixd generate{target} --prompt "The capital of France is"\n'
-            f"  grpcurl -plaintext {address} list\n"
+            f"  grpcurl {plaintext}{address} list\n"
             "  Ctrl-C ends it"
             + "".join(f"\n  not as --preheat asked, {each}" for each in self._preheat_failures)
         )
@@ -282,3 +296,9 @@ class Supervisor:
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._num_signals += 1
         self._changes.put("signal")
+
+
+def _reachable(host: str, port: int) -> str:
+    """An address that is listened on, as a client on this machine calls it."""
+    named = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}.get(host, host)
+    return join_address(named, port)

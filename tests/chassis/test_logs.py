@@ -11,7 +11,7 @@ import logging, sys
 import structlog
 from radixd.chassis.logs import configure_logs
 
-configure_logs("some_svc", sys.argv[1])
+configure_logs("some_svc", sys.argv[1], shows_values=sys.argv[2:] != ["private"])
 log = structlog.get_logger()
 log.debug("small_thing")
 log.info("thing_done", request_id="r1", num_tokens=3)
@@ -24,9 +24,9 @@ logging.getLogger("grpc.some").error("their %s", "trouble")
 """
 
 
-def lines(level: str) -> list[dict]:
+def lines(*words: str) -> list[dict]:
     result = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, level], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, timeout=30
     )
     assert result.returncode == 0
     assert result.stdout == ""
@@ -55,3 +55,11 @@ def test_keys_and_tracebacks_are_kept():
     assert (done["request_id"], done["num_tokens"]) == ("r1", 3)
     assert "ZeroDivisionError" in failed["exception"]
     assert theirs["logger"] == "grpc.some"
+
+
+def test_an_exception_may_be_told_without_what_it_quotes():
+    assert "division by zero" in lines("info")[1]["exception"]
+    exception = lines("info", "private")[1]["exception"]
+    assert exception.endswith("ZeroDivisionError")
+    assert 'File "<string>"' in exception
+    assert "division by zero" not in exception

@@ -40,6 +40,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         self.bare_error: tuple[grpc.StatusCode, str] | None = None
         self.breaks_after: int | None = None
         """Pieces after which the connection breaks, as its client sees it."""
+        self.num_choices = 1
+        """Of each stream; each says all pieces."""
         self.pause_s = 0.0
         self.logprobs: list[inference_pb2.TokenLogprobs] = []
         """Of each piece."""
@@ -60,14 +62,21 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         for position, piece in enumerate(self.pieces):
             if position == self.breaks_after:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
-            yield inference_pb2.GenerateResponse(
-                request_id="r-1",
-                text=piece,
-                token_ids=[100 + position],
-                seed=request.sampling.seed if position == 0 else None,
-                logprobs=self.logprobs,
-            )
+            for choice in range(self.num_choices):
+                yield inference_pb2.GenerateResponse(
+                    request_id="r-1",
+                    text=piece,
+                    token_ids=[100 + position],
+                    seed=request.sampling.seed if position == 0 else None,
+                    logprobs=self.logprobs,
+                    choice=choice,
+                )
             time.sleep(self.pause_s)
+        for choice in range(1, self.num_choices):
+            reason = inference_pb2.FINISH_REASON_STOP
+            yield inference_pb2.GenerateResponse(
+                request_id="r-1", choice=choice, finish_reason=reason, matched_stop="stop"
+            )
         yield self._last(request, len(self.pieces))
 
     def GenerateUnary(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -117,6 +126,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
         )
         self.tree = admin_pb2.DumpTreeResponse()
         self.pins = admin_pb2.ListPinsResponse()
+        self.sessions = admin_pb2.ListSessionsResponse()
         self.requests = admin_pb2.ListRequestsResponse()
         self.explanation: admin_pb2.ExplainResponse | None = None
         self.policies = admin_pb2.GetPolicyResponse()
@@ -154,6 +164,17 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
             removed=[pin_id for pin_id in wanted if pin_id in ids],
             unknown=[pin_id for pin_id in wanted if pin_id not in ids],
         )
+
+    def ListSessions(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The sessions."""
+        self.asked.append(request)
+        return self.sessions
+
+    def CloseSession(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Knows those that it lists."""
+        self.asked.append(request)
+        names = [session.session for session in self.sessions.sessions]
+        return admin_pb2.CloseSessionResponse(found=request.session in names)
 
     def ListRequests(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The requests."""

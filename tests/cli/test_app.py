@@ -13,6 +13,7 @@ from tests.cli.fake_server import FakeServer
 
 COMMANDS = (
     *("up", "chat", "generate", "preheat", "tree", "top", "requests", "explain", "pins", "policy"),
+    "sessions",
     *("bench", "doctor", "version"),
 )
 

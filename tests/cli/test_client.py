@@ -26,6 +26,7 @@ from tests.cli.fake_server import FakeServer, invalid_field
         ("grpc://localhost:50051/", "localhost:50051"),
         ("[::1]:50051", "[::1]:50051"),
         ("grpc://[::1]:50051", "[::1]:50051"),
+        ("grpcs://localhost:50051/", "localhost:50051"),
         ("dns:///radixd.example:50051", "dns:///radixd.example:50051"),
         (" 10.0.0.1:80 ", "10.0.0.1:80"),
         ("unix:/run/radixd.sock", "unix:/run/radixd.sock"),
@@ -164,6 +165,8 @@ COMMANDS_WITH_A_KEY = (
     ("requests",),
     ("pins",),
     ("pins", "--unpin-all"),
+    ("sessions",),
+    ("sessions", "--close", "s"),
     ("policy",),
     ("policy", "chunk_size=1"),
 )

@@ -79,6 +79,58 @@ def test_limits_penalties_and_class_are_sent(server: FakeServer, run: Run) -> No
     assert sampling.HasField("logprobs")
 
 
+def test_shape_and_form_are_sent(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}', encoding="utf-8")
+    argv = ["--n", "2", "--best-of", "3", "--echo", "--prompt-logprobs", "0", "--session", "mine"]
+    argv += ["--stream-interval", "4", "--logit-bias", "5=-100", "--logit-bias", "-7=0.5"]
+    run(
+        "generate", "--prompt", "Hi", *argv, "--json-schema", str(schema), "--target", server.target
+    )
+    (request,) = server.inference.requests
+    assert (request.n, request.best_of, request.echo, request.session) == (2, 3, True, "mine")
+    assert request.HasField("prompt_logprobs")
+    assert request.stream_interval == 4
+    assert dict(request.sampling.logit_bias) == {5: -100.0, -7: 0.5}
+    assert request.constraint.json_schema == '{"type": "object"}'
+
+
+@pytest.mark.parametrize(
+    ("argv", "constraint"),
+    [
+        (["--json-object"], inference_pb2.Constraint(json_object=True)),
+        (["--regex", "a+"], inference_pb2.Constraint(regex="a+")),
+        (["--regex", ""], inference_pb2.Constraint(regex="")),
+        (
+            ["--choice", "a", "--choice", "b"],
+            inference_pb2.Constraint(choice=inference_pb2.Choices(texts=["a", "b"])),
+        ),
+    ],
+)
+def test_every_form(
+    server: FakeServer, run: Run, argv: list[str], constraint: inference_pb2.Constraint
+) -> None:
+    run("generate", "--prompt", "Hi", *argv, "--target", server.target)
+    assert server.inference.requests[0].constraint == constraint
+
+
+def test_several_answers(server: FakeServer, run: Run) -> None:
+    server.inference.num_choices = 2
+    argv = ["generate", "--prompt", "Hi", "--n", "2", "--target", server.target]
+    assert run(*argv).out == "Hello!\nHello!\n"
+    value = json.loads(run(*argv, "--json").out)
+    assert (value["text"], value["finish_reason"]) == ("Hello!", "length")
+    first, second = value["choices"]
+    assert first == {"text": "Hello!", "token_ids": [100, 101, 102], "finish_reason": "length"}
+    assert second == {
+        "text": "Hello!",
+        "token_ids": [100, 101, 102],
+        "finish_reason": "stop",
+        "matched_stop": "stop",
+    }
+    assert value["usage"]["completion_tokens"] == 3
+
+
 def test_log_probabilities_in_json(server: FakeServer, run: Run) -> None:
     top = [inference_pb2.TopLogprob(token_id=7, logprob=-0.5)]
     server.inference.logprobs = [inference_pb2.TokenLogprobs(token_id=7, logprob=-0.5, top=top)]
@@ -123,6 +175,11 @@ def test_prompts_of_every_kind(server: FakeServer, run: Run, tmp_path: Path) -> 
         (["--prompt", "a\udcff"], "text: not valid UTF-8"),
         (["--chat", "a\udcff"], "content: not valid UTF-8"),
         (["--prompt-file", "no-such-file"], "--prompt-file: no-such-file: No such file"),
+        (["--prompt", "a", "--json-schema", "none"], "--json-schema: none: No such file"),
+        (["--prompt", "a", "--regex", "a", "--json-object"], "give one of --json-schema"),
+        (["--prompt", "a", "--logit-bias", "5"], "--logit-bias: '5' is not ID=BIAS"),
+        (["--prompt", "a", "--logit-bias", "x=1"], "--logit-bias: 'x=1' is not ID=BIAS"),
+        (["--prompt", "a", "--logit-bias", f"{2**63}=1"], "--logit-bias: 9223372036854775808 is"),
     ],
 )
 def test_what_cannot_be_sent(server: FakeServer, run: Run, argv: list[str], complaint: str) -> None:
