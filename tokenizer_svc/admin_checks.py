@@ -12,14 +12,21 @@ from protos.radixd.v1 import policy_pb2
 
 MAX_NODES = 100_000
 MAX_REQUESTS = 100_000
+MAX_SESSIONS = 100_000
 MAX_PIN_IDS = 1024
 MAX_PIN_ID_LENGTH = 128
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 3_600_000
 
 _DEFAULT_NUMBER = 1000
-"""Of nodes, of requests, and of milliseconds between two looks at the books."""
+"""Of nodes, of requests, of sessions, and of milliseconds between two looks at the books."""
 
-Question = TypeVar("Question", pb.DumpTreeRequest, pb.ListRequestsRequest, pb.WatchStatsRequest)
+Question = TypeVar(
+    "Question",
+    pb.DumpTreeRequest,
+    pb.ListRequestsRequest,
+    pb.ListSessionsRequest,
+    pb.WatchStatsRequest,
+)
 
 
 def max_nodes(request: pb.DumpTreeRequest) -> int:
@@ -30,6 +37,11 @@ def max_nodes(request: pb.DumpTreeRequest) -> int:
 def max_requests(request: pb.ListRequestsRequest) -> int:
     """Most requests to list."""
     return _number(request, "max_requests", 1, MAX_REQUESTS)
+
+
+def max_sessions(request: pb.ListSessionsRequest) -> int:
+    """Most sessions to list."""
+    return _number(request, "max_sessions", 1, MAX_SESSIONS)
 
 
 def interval_s(request: pb.WatchStatsRequest) -> float:

@@ -21,7 +21,7 @@ from tokenizer_svc.scheduler_questions import SchedulerQuestions
 from tokenizer_svc.stats_watch import StatsWatch
 from tokenizer_svc.tenancy import Caller, check_sees, current_caller
 from tokenizer_svc.tokenizer_pool import TokenizerPool
-from tokenizer_svc.validation import check_request_id
+from tokenizer_svc.validation import check_request_id, check_session, read_cache_domain
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -122,11 +122,22 @@ class AdminService(pb_grpc.AdminServiceServicer):
         self, request: pb.ListRequestsRequest, context: Context
     ) -> pb.ListRequestsResponse:
         """Live requests as the scheduler sees them."""
-        limit, tenant = checks.max_requests(request), current_caller().sees
-        if request.HasField("tenant"):
-            check_sees(current_caller(), request.tenant, "tenant")
-            tenant = request.tenant
-        return await self._questions.requests(limit, tenant)
+        return await self._questions.requests(checks.max_requests(request), _asked_of(request))
+
+    async def ListSessions(  # noqa: N802
+        self, request: pb.ListSessionsRequest, context: Context
+    ) -> pb.ListSessionsResponse:
+        """Sessions as the scheduler knows them."""
+        return await self._questions.sessions(checks.max_sessions(request), _asked_of(request))
+
+    async def CloseSession(  # noqa: N802
+        self, request: pb.CloseSessionRequest, context: Context
+    ) -> pb.CloseSessionResponse:
+        """Forgets a session; somebody else's is an unknown one."""
+        check_session(request.session)
+        domain, tenant = read_cache_domain(request.cache_domain), _asked_of(request)
+        found = await self._questions.close_session(request.session, domain, tenant)
+        return pb.CloseSessionResponse(found=found)
 
     async def Explain(  # noqa: N802
         self, request: pb.ExplainRequest, context: Context
@@ -158,6 +169,21 @@ class AdminService(pb_grpc.AdminServiceServicer):
         except InvalidRequest as error:
             field = error.field.removeprefix("policies.")
             raise InvalidRequest(f"policies.{field}", error.message) from None
+
+
+def _asked_of(
+    request: pb.ListRequestsRequest | pb.ListSessionsRequest | pb.CloseSessionRequest,
+) -> str | None:
+    """Whose things are asked for; None: everybody's.
+
+    Raises:
+        PermissionDenied: somebody else's.
+    """
+    caller = current_caller()
+    if not request.HasField("tenant"):
+        return caller.sees
+    check_sees(caller, request.tenant, "tenant")
+    return request.tenant
 
 
 def _seen_by(caller: Caller, stats: pb.GetStatsResponse) -> pb.GetStatsResponse:

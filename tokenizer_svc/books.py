@@ -62,6 +62,7 @@ def public_stats(stats: internal.GetStatsResponse) -> pb.GetStatsResponse:
         histograms=dict(stats.histograms),
         tenants=dict(stats.tenants),
         step_profile=stats.step_profile,
+        num_sessions=stats.num_sessions,
     )
 
 

@@ -16,6 +16,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from protos.errors import InternalFault, InvalidRequest, RadixdError, Unavailable, Unsupported
 from tokenizer_svc.bad_bytes import field_with_bad_utf8
+from tokenizer_svc.client_streams import ClientStreams, host_of_peer
+from tokenizer_svc.paced_context import PacedContext
 from tokenizer_svc.status import to_status
 from tokenizer_svc.tenancy import Access, set_caller
 
@@ -31,8 +33,11 @@ Behavior = Callable[[Any, Context], Awaitable[Any]]
 class Door(grpc.aio.ServerInterceptor):
     """Asks who calls, parses, maps errors, counts calls, refuses new ones while draining."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, streams: ClientStreams, slow_reader_s: float) -> None:
+        """`slow_reader_s`: a client that takes nothing of its stream for so long is cut."""
         self._access = access
+        self._streams = streams
+        self._slow_reader_s = slow_reader_s
         self.num_calls = 0
         """Public calls in progress."""
         self._is_draining = False
@@ -59,7 +64,10 @@ class Door(grpc.aio.ServerInterceptor):
             )
         return grpc.unary_unary_rpc_method_handler(
             self._wrapped(handler.unary_unary, request_class, method),
-            response_serializer=handler.response_serializer,
+            # A long reply is bytes already, written where it holds up nobody.
+            response_serializer=lambda reply: (
+                reply if isinstance(reply, bytes) else handler.response_serializer(reply)
+            ),
         )
 
     def _wrapped(
@@ -67,23 +75,33 @@ class Door(grpc.aio.ServerInterceptor):
     ) -> Callable[[bytes, Context], Awaitable[Any]]:
         async def call(data: bytes, context: Context) -> Any:
             self.num_calls += 1
+            paced: Any = PacedContext(context, slow_reader_s=self._slow_reader_s)
             try:
                 if self._is_draining:
                     raise Unavailable("the server is shutting down")
                 # Before anything of the request is looked at: a stranger learns nothing from it.
-                set_caller(self._access.caller(method, context.invocation_metadata() or ()))
-                return await behavior(parse(data, request_class), context)
+                caller = self._access.caller(method, context.invocation_metadata() or ())
+                set_caller(caller)
+                leave = self._streams.enter(caller.tenant, host_of_peer(context.peer()))
+                # Once its last byte is sent: a client that does not read has a call until then.
+                context.add_done_callback(lambda _: leave())  # type: ignore[arg-type]
+                return await behavior(parse(data, request_class), paced)
             except RadixdError as error:
                 problem: RadixdError = error
-            except Exception:
-                if context.done():
-                    # The client has gone; the write that failed is no fault of ours.
+            except Exception as error:
+                # The client has gone; the write that failed is no fault of ours.  It may fail a
+                # moment before the context knows why.
+                if context.done() or isinstance(error, grpc.aio.InternalError):
                     raise asyncio.CancelledError from None
                 log.exception("call_failed", method=method)
                 problem = InternalFault("an unexpected fault in the server; its log says more")
             finally:
                 self.num_calls -= 1
-            log.debug("call_refused", method=method, code=problem.code.name, message=str(problem))
+                paced.close()
+            # Not the sentence, which may quote what the client sent.
+            field = getattr(problem, "field", None)
+            log.debug("call_refused", method=method, reason=problem.reason, field=field)
+            await paced.settle()
             await context.abort_with_status(to_status(problem))
 
         return call
@@ -110,13 +128,16 @@ def parse(data: bytes, request_class: type[Message]) -> Any:
 
 def _refuse_unknown_fields(message: Message) -> None:
     """Fields of a later schema would be accepted without effect; their sender is to know."""
-    parts = [message]
-    parts += [value for _, value in message.ListFields() if isinstance(value, Message)]
-    for part in parts:
-        unknown = UnknownFieldSet(part)
-        if len(unknown):
-            number, name = unknown[0].field_number, part.DESCRIPTOR.full_name
-            raise Unsupported(f"field {number} of {name} is not known to this server")
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        number, name = unknown[0].field_number, message.DESCRIPTOR.full_name
+        raise Unsupported(f"field {number} of {name} is not known to this server")
+    # As deep as the schema, whose messages do not hold themselves.
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        for part in value if field.is_repeated else (value,):
+            _refuse_unknown_fields(part)
 
 
 def _request_class(method: str) -> type[Message]:

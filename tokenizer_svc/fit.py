@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from protos.errors import InvalidRequest
+from tokenizer_svc.field_checks import check_ids, check_keys
 from tokenizer_svc.generation_request import GenerationRequest, Prompt, TokenPrompt
 from tokenizer_svc.live_request import Submission
 from tokenizer_svc.served_model import ServedModel
 from tokenizer_svc.text_output import StopRules
-from tokenizer_svc.validation import check_ids
 
 
 def checked_ids(prompt: Prompt, ids: Sequence[int], model: ServedModel) -> "array[int]":
@@ -42,13 +42,16 @@ def fit_to_model(
 ) -> Submission:
     """The request as the scheduler takes it.
 
-    max_tokens is cut to what the context leaves; top_k and logprobs to the vocabulary, where they
-    mean all.
+    max_tokens is cut to what the context leaves; top_k and log probabilities to the vocabulary,
+    where they mean all.
 
     Raises:
-        InvalidRequest: a stop token outside the vocabulary, or min_tokens beyond the context.
+        InvalidRequest: a stop token or a biased one outside the vocabulary, or min_tokens beyond
+            the context.
     """
     check_ids(request.stop_token_ids, "sampling.stop_token_ids", vocab_size=model.vocab_size)
+    biased = [token_id for token_id, _ in request.sampling.logit_bias]
+    check_keys(biased, "sampling.logit_bias", vocab_size=model.vocab_size)
     room = model.max_length - len(prompt_ids)
     sampling = request.sampling
     if sampling.min_tokens > room:
@@ -62,6 +65,7 @@ def fit_to_model(
             sampling,
             top_k=min(sampling.top_k, model.vocab_size),
             logprobs=min(sampling.logprobs, model.vocab_size),
+            prompt_logprobs=min(sampling.prompt_logprobs, model.vocab_size),
         ),
         max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
         stop_token_ids=tuple(dict.fromkeys((*request.stop_token_ids, *rules.spelled_ids))),
@@ -72,6 +76,7 @@ def fit_to_model(
         tenant=request.tenant,
         priority=request.priority,
         workload=request.workload,
+        session=request.session,
     )
 
 

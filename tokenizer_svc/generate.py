@@ -1,34 +1,28 @@
-"""One generation from a checked request to its last piece; the same for every kind of reply.
+"""One output of a request: from the tokens that come in to the pieces its client gets.
 
-The way of a request: open its id, wait for a model, tokenise, fit, submit, turn tokens into text,
-close.  Whatever happens, including the client's leaving, it is closed.
+Waits for nothing: `choices` calls it when there is news, and sees to it that all is closed.
 """
 
-import asyncio
 from array import array
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protos.errors import DeadlineExceeded, RadixdError
+from protos.errors import RadixdError
 from protos.plan import LogprobColumns
 from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import inference_pb2 as public
-from tokenizer_svc.fit import checked_ids, fit_to_model, stop_rules
+from tokenizer_svc.chat.output_parser import OutputParser
 from tokenizer_svc.generation_request import GenerationRequest
-from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
-from tokenizer_svc.live_requests import LiveRequests
+from tokenizer_svc.live_request import LiveRequest, Outcome
 from tokenizer_svc.outcomes import finish_reason
 from tokenizer_svc.scheduler_link import SchedulerLink
 from tokenizer_svc.text_output import TextOutput
-from tokenizer_svc.tokenizer_pool import TokenizerPool
-
-AWAY_WAIT_S = 10.0
-"""How long a new request waits for a scheduler and a worker that are away."""
+from tokenizer_svc.tokenizers.tokenizer import ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """What the last piece says besides its text."""
+    """What the last piece of an output says besides its text."""
 
     reason: int
     """A value of radixd.v1.FinishReason."""
@@ -37,6 +31,7 @@ class Finish:
     message: str
     num_prompt_tokens: int
     num_output_tokens: int
+    """Of this output alone."""
     num_cached_tokens: int
 
 
@@ -48,101 +43,162 @@ class Piece:
     token_ids: "array[int]"
     logprobs: LogprobColumns | None = None
     """Of these ids, where they were asked for."""
+    prompt_ids: "array[int] | None" = None
+    """The prompt, beside its log probabilities."""
+    prompt_logprobs: LogprobColumns | None = None
+    """Of each prompt token but the first: where they were asked for, in choice 0's first piece."""
+    reasoning_text: str = ""
+    """What was thought before the answer; not in `text`."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls that are complete; their text is not in `text`."""
     finish: Finish | None = None
     """Set in the last piece, and only there."""
 
+    @property
+    def is_plain(self) -> bool:
+        """There is text, and nothing to say besides."""
+        return bool(
+            self.text
+            and self.finish is None
+            and self.logprobs is None
+            and self.prompt_ids is None
+            and not self.reasoning_text
+            and not self.tool_calls
+        )
 
-class Generator:
-    """Runs generations; holds nothing of them once they are over."""
 
-    def __init__(self, *, pool: TokenizerPool, live: LiveRequests, link: SchedulerLink) -> None:
-        self._pool = pool
-        self._live = live
+class RunningOutput:
+    """Turns the news of one live request into pieces."""
+
+    def __init__(
+        self,
+        live: LiveRequest,
+        output: TextOutput,
+        *,
+        request: GenerationRequest,
+        siblings: Sequence[LiveRequest],
+        link: SchedulerLink,
+        parser: OutputParser | None = None,
+    ) -> None:
+        """`siblings` are the live requests of all outputs of this request, its own among them.
+
+        Without a parser all of the output is text.
+        """
+        self.live = live
+        self._output = output
+        self._request = request
+        self._siblings = siblings
         self._link = link
+        # Ids and log probabilities are cut from the log by one range: [num_sent, num_output).
+        self._num_sent = self._num_output = 0
+        self._unsent_text = ""
+        self._has_said_prompt = False
+        self._parser = parser
+        self._unsent_reasoning = ""
+        self._unsent_calls: tuple[ToolCall, ...] = ()
 
-    async def pieces(
-        self, request: GenerationRequest, *, deadline_s: float | None
-    ) -> AsyncGenerator[Piece, None]:
-        """The pieces of one generation; `deadline_s` is on the event loop's clock.
+    def begin_with(self, text: str) -> None:
+        """Puts this before the output's own text; no stop text is looked for in it."""
+        self._unsent_text = text + self._unsent_text
 
-        Close it (contextlib.aclosing) to cancel.
+    def take(self) -> Piece | None:
+        """The next piece, where the news since the last call make one; not after the last.
 
         Raises:
-            RadixdError: refused, or ended without a result.
+            RadixdError: it ended without a result.
         """
-        live = self._live.open(request.request_id)
-        try:
-            submission, output = await self._prepared(live, request, deadline_s)
-            self._link.submit(live, submission)
-            # Ids and log probabilities are cut from the log by one range: [num_sent, num_output).
-            num_sent = num_output = 0
-            finish = None
-            while finish is None:
-                await live.changed()
-                outcome, new_ids = live.outcome, live.take()
-                if isinstance(outcome, RadixdError):
-                    raise outcome
-                text, num_ids = output.feed(new_ids)
-                num_output += num_ids  # tokens after a stop are never looked at again
-                if output.stopped:
-                    self._link.cancel(live, Outcome(ending=internal.ENDING_STOP))
-                    finish = _finish(live, output, public.FINISH_REASON_STOP, num_output)
-                elif outcome is not None:
-                    text += output.finish()
-                    finish = _ended(live, output, outcome, request.prompt.field)
-                if text or finish is not None:
-                    yield Piece(
-                        text=text,
-                        token_ids=live.token_ids[num_sent:num_output],
-                        logprobs=live.log.logprobs(num_sent, num_output),
-                        finish=finish,
-                    )
-                    num_sent = num_output
-        finally:
-            self._link.close(live)
+        outcome, new_ids = self.live.outcome, self.live.take()
+        if isinstance(outcome, RadixdError):
+            raise outcome
+        text, num_ids = self._output.feed(new_ids)
+        self._num_output += num_ids  # tokens after a stop are never looked at again
+        finish = None
+        is_stopped = self._output.stopped
+        if outcome is not None and not is_stopped:
+            text += self._output.finish()
+        self._parse(text, is_over=is_stopped or outcome is not None)
+        if is_stopped:
+            self._link.cancel(self.live, Outcome(ending=internal.ENDING_STOP))
+            finish = self._finish(public.FINISH_REASON_STOP)
+        elif outcome is not None:
+            finish = self._ended(outcome)
+        num_unsent = self._num_output - self._num_sent
+        has_news = self._unsent_text or self._unsent_reasoning or self._unsent_calls
+        has_piece = has_news and num_unsent >= self._request.stream_interval
+        return self._piece(finish) if has_piece or finish is not None else None
 
-    async def _prepared(
-        self, live: LiveRequest, request: GenerationRequest, deadline_s: float | None
-    ) -> tuple[Submission, TextOutput]:
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                until_s = asyncio.get_running_loop().time() + AWAY_WAIT_S
-                model = await self._link.wait_ready(live, until_s=until_s)
-                ids = await self._pool.encode(request.prompt)
-        except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before the request could start") from None
-        tokenizer = self._pool.tokenizer
-        prompt_ids = checked_ids(request.prompt, ids, model)
-        rules = stop_rules(request, tokenizer.special_ids, model)
-        decoder = tokenizer.decoder(
-            skip_special_tokens=request.skip_special_tokens, context_ids=prompt_ids
+    def _parse(self, text: str, *, is_over: bool) -> None:
+        if self._parser is None:
+            self._unsent_text += text
+            return
+        parsed = [self._parser.feed(text)]
+        if is_over:
+            parsed.append(self._parser.finish())
+        for each in parsed:
+            self._unsent_text += each.text
+            self._unsent_reasoning += each.reasoning
+            self._unsent_calls += each.tool_calls
+
+    def _piece(self, finish: Finish | None) -> Piece:
+        start, end = self._num_sent, self._num_output
+        text, self._unsent_text = self._unsent_text, ""
+        reasoning, self._unsent_reasoning = self._unsent_reasoning, ""
+        calls, self._unsent_calls = self._unsent_calls, ()
+        self._num_sent = end
+        prompt_ids, prompt_logprobs = self._prompt_to_say()
+        return Piece(
+            text=text,
+            token_ids=self.live.token_ids[start:end],
+            logprobs=self.live.log.logprobs(start, end),
+            prompt_ids=prompt_ids,
+            prompt_logprobs=prompt_logprobs,
+            reasoning_text=reasoning,
+            tool_calls=calls,
+            finish=finish,
         )
-        submission = fit_to_model(request, prompt_ids, model, rules, deadline_s=deadline_s)
-        return submission, TextOutput(decoder, rules)
 
+    def _prompt_to_say(self) -> tuple["array[int] | None", LogprobColumns | None]:
+        """The prompt and its log probabilities, once: they are complete before the first token."""
+        submission, scores = self.live.submission, self.live.scores
+        if self._has_said_prompt or submission is None or scores is None:
+            return None, None
+        self._has_said_prompt = True
+        columns = scores.columns()
+        return (None, None) if columns is None else (submission.prompt_ids, columns)
 
-def _ended(live: LiveRequest, output: TextOutput, outcome: Outcome, prompt_field: str) -> Finish:
-    num_tokens = len(live.token_ids)
-    # A stop text may be complete only now, with the character left unfinished.
-    reason = (
-        public.FINISH_REASON_STOP
-        if output.stopped
-        else finish_reason(outcome, num_tokens=num_tokens, prompt_field=prompt_field)
-    )
-    return _finish(live, output, reason, num_tokens, outcome.message)
+    def _ended(self, outcome: Outcome) -> Finish:
+        # A stop text may be complete only now, with the character left unfinished.
+        if self._output.stopped:
+            return self._finish(public.FINISH_REASON_STOP, outcome.message)
+        reason = finish_reason(
+            outcome,
+            # What any of them produced is a partial result of the request.
+            num_tokens=sum(len(live.token_ids) for live in self._siblings),
+            prompt_field=self._request.prompt.field,
+        )
+        return self._finish(reason, outcome.message)
 
+    @property
+    def _ended_in_calls(self) -> bool:
+        """True where it made calls, and nothing that the client had named ended it."""
+        return (
+            self._parser is not None
+            and self._parser.has_calls
+            and self._output.matched_text is None
+            and self._output.matched_token_id not in self._request.stop_token_ids
+        )
 
-def _finish(
-    live: LiveRequest, output: TextOutput, reason: int, num_output_tokens: int, message: str = ""
-) -> Finish:
-    submission = live.submission
-    num_prompt_tokens = 0 if submission is None else len(submission.prompt_ids)
-    return Finish(
-        reason=reason,
-        matched_stop=output.matched_text,
-        matched_token_id=output.matched_token_id,
-        message=message,
-        num_prompt_tokens=num_prompt_tokens,
-        num_output_tokens=num_output_tokens,
-        num_cached_tokens=min(live.cached_tokens or 0, num_prompt_tokens),
-    )
+    def _finish(self, reason: int, message: str = "") -> Finish:
+        submission = self.live.submission
+        num_prompt_tokens = 0 if submission is None else len(submission.prompt_ids)
+        if reason == public.FINISH_REASON_STOP and self._ended_in_calls:
+            reason = public.FINISH_REASON_TOOL_CALLS
+        return Finish(
+            reason=reason,
+            matched_stop=self._output.matched_text,
+            matched_token_id=self._output.matched_token_id,
+            message=message,
+            num_prompt_tokens=num_prompt_tokens,
+            num_output_tokens=self._num_output,
+            num_cached_tokens=min(self.live.cached_tokens or 0, num_prompt_tokens),
+        )

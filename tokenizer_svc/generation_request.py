@@ -2,9 +2,10 @@
 
 from array import array
 from dataclasses import dataclass
+from typing import Literal
 
 from protos.plan import SamplingParams
-from tokenizer_svc.tokenizers.tokenizer import ChatTurn
+from tokenizer_svc.tokenizers.tokenizer import ChatTurn, FunctionTool, ToolChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,20 @@ class ChatPrompt:
     turns: tuple[ChatTurn, ...]
     add_generation_prompt: bool = True
     """True: the assistant's turn is opened at the end."""
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()  # noqa: RUF009 (frozen, so sharing it is safe)
+    continue_final_message: bool = False
+    """True: the last turn, the assistant's, goes on instead of being answered."""
+    template_arguments: str = ""
+    """More variables for the template, a JSON object as text; empty: none."""
+    separate_reasoning: bool = False
+    """True: what the model thinks before its answer comes apart from the answer."""
     field: str = "chat"
+
+    @property
+    def shown_tools(self) -> tuple[FunctionTool, ...]:
+        """Those that the model hears of."""
+        return () if self.tool_choice.mode == "none" else self.tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +50,21 @@ class TokenPrompt:
 
 
 Prompt = TextPrompt | ChatPrompt | TokenPrompt
+
+
+ConstraintKind = Literal["json_schema", "json_object", "regex", "ebnf", "choice", "lark"]
+"""Clients may ask for all but the last, which is the worker's own notation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What an output must look like."""
+
+    kind: ConstraintKind
+    text: str = ""
+    """The schema as JSON text, the regular expression, the grammar."""
+    choices: tuple[str, ...] = ()
+    """Of kind choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +86,16 @@ class GenerationRequest:
     cache_domain: str
     no_store: bool
     skip_special_tokens: bool
+    n: int = 1
+    """Continuations to return."""
+    best_of: int = 1
+    """Continuations to compute, at least n."""
+    echo: bool = False
+    """The prompt's text comes before the output's."""
+    stream_interval: int = 1
+    """Tokens a piece has at least, save for the last."""
+    session: str = ""
+    """Empty: none."""
+    constraint: Constraint | None = None
     tenant: str = ""
     """Whom the key of the call names; no field of the request does."""

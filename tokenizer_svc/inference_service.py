@@ -11,7 +11,7 @@ from protos.errors import UnknownRequestId
 from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import inference_pb2 as pb
 from protos.radixd.v1 import inference_pb2_grpc as pb_grpc
-from tokenizer_svc.generate import Generator
+from tokenizer_svc.choices import Choices
 from tokenizer_svc.generation_request import GenerationRequest
 from tokenizer_svc.live_request import Outcome
 from tokenizer_svc.live_requests import LiveRequests
@@ -27,18 +27,18 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceService(pb_grpc.InferenceServiceServicer):
-    """Reads requests, runs the generator, writes replies; the tenant is the caller's."""
+    """Reads requests, runs their choices, writes replies; the tenant is the caller's."""
 
     def __init__(
         self,
         *,
-        generator: Generator,
+        choices: Choices,
         live: LiveRequests,
         link: SchedulerLink,
         owners: RequestOwners,
         max_prompt_bytes: int,
     ) -> None:
-        self._generator = generator
+        self._choices = choices
         self._live = live
         self._link = link
         self._owners = owners
@@ -50,7 +50,7 @@ class InferenceService(pb_grpc.InferenceServiceServicer):
         deadline_s = deadline(context, checked.timeout_ms)
         is_first = True
         with self._owners.owned(checked.request_id, checked.tenant):
-            async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
+            async with aclosing(self._choices.pieces(checked, deadline_s=deadline_s)) as pieces:
                 async for piece in pieces:
                     await context.write(stream_reply(checked, piece, with_seed=is_first))
                     is_first = False
@@ -62,21 +62,28 @@ class InferenceService(pb_grpc.InferenceServiceServicer):
         checked = self._read(request)
         deadline_s = deadline(context, checked.timeout_ms)
         with self._owners.owned(checked.request_id, checked.tenant):
-            async with aclosing(self._generator.pieces(checked, deadline_s=deadline_s)) as pieces:
+            async with aclosing(self._choices.pieces(checked, deadline_s=deadline_s)) as pieces:
                 return unary_reply(checked, [piece async for piece in pieces])
 
     async def Cancel(  # noqa: N802
         self, request: pb.CancelRequest, context: Context
     ) -> pb.CancelResponse:
-        """Ends a request; its own call then ends with what there is so far."""
-        live = self._live.find(request.request_id)
-        if not self._owners.may_see(current_caller(), request.request_id):
-            # In the words of `find`: that somebody else uses this id is nobody's business.
-            raise UnknownRequestId(
-                f"request_id: no request with the id {request.request_id!r} is live"
-            )
-        self._link.cancel(live, Outcome(ending=internal.ENDING_CANCELLED))
+        """Ends all choices of a request; its call then ends with what there is so far."""
+        self.cancel(request.request_id)
         return pb.CancelResponse()
+
+    def cancel(self, request_id: str) -> None:
+        """The same for the caller of any door.
+
+        Raises:
+            UnknownRequestId: no request with this id is live, or it is somebody else's.
+        """
+        lives = self._live.find_all(request_id)
+        if not self._owners.may_see(current_caller(), request_id):
+            # In the words of `find`: that somebody else uses this id is nobody's business.
+            raise UnknownRequestId(f"request_id: no request with the id {request_id!r} is live")
+        for live in lives:
+            self._link.cancel(live, Outcome(ending=internal.ENDING_CANCELLED))
 
     def _read(self, request: pb.GenerateRequest | pb.GenerateUnaryRequest) -> GenerationRequest:
         checked = read_request(request, max_prompt_bytes=self._max_prompt_bytes)

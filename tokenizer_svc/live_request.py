@@ -6,10 +6,12 @@ therefore blocks nobody.  Sends nothing itself.
 
 import asyncio
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protos.errors import RadixdError
 from protos.plan import LogprobColumns, SamplingParams
+from tokenizer_svc.prompt_scores import PromptScores
 from tokenizer_svc.token_log import TokenLog
 
 
@@ -32,6 +34,8 @@ class Submission:
     workload: str = ""
     tenant: str = ""
     """Whom the front authenticated; empty: nobody in particular."""
+    session: str = ""
+    """The conversation whose tail stays warm; empty: none."""
     pin: int = 0
     """Of a preheat: a value of radixd.v1.PinLevel; 0: no pin."""
     pin_ttl_ms: int = 0
@@ -66,11 +70,13 @@ class LiveRequest:
         "log",
         "outcome",
         "request_id",
+        "scores",
         "submission",
         "wire_id",
     )
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, news: asyncio.Event) -> None:
+        """`news` is set when some comes; the choices of one request share it."""
         self.request_id = request_id
         self.submission: Submission | None = None
         """None until it is submitted."""
@@ -78,12 +84,14 @@ class LiveRequest:
         """The name of this attempt towards the scheduler; empty: none."""
         self.log = TokenLog()
         """All tokens so far, taken by the handler or not."""
+        self.scores: PromptScores | None = None
+        """Of a request that asks for its prompt's log probabilities, once it is submitted."""
         self.cached_tokens: int | None = None
         """Fixed with the first news from the scheduler."""
         self.outcome: Outcome | RadixdError | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self._num_taken = 0
-        self._news = asyncio.Event()
+        self._news = news
 
     @property
     def token_ids(self) -> "array[int]":
@@ -114,14 +122,28 @@ class LiveRequest:
         """Lets `changed` return without news: what it waits for elsewhere has changed."""
         self._news.set()
 
+    @property
+    def has_news(self) -> bool:
+        """There are tokens to take, or it has ended."""
+        return self.outcome is not None or self._num_taken < len(self.token_ids)
+
     async def changed(self) -> None:
-        """Returns when there are tokens to take, at the end, or after `wake`."""
-        if self.outcome is None and self._num_taken == len(self.token_ids):
-            self._news.clear()
-            await self._news.wait()
+        """Returns when there is news, or after `wake`."""
+        await any_changed([self])
+
+    async def woken(self) -> None:
+        """Returns when something comes from now on, or after `wake`."""
+        self._news.clear()
+        await self._news.wait()
 
     def take(self) -> "array[int]":
         """The tokens that came since the last call."""
         taken = self.token_ids[self._num_taken :]
         self._num_taken = len(self.token_ids)
         return taken
+
+
+async def any_changed(lives: Sequence[LiveRequest]) -> None:
+    """Returns when one of these choices of one request has news, or after `wake`."""
+    if not any(live.has_news for live in lives):
+        await lives[0].woken()

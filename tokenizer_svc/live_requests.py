@@ -1,10 +1,13 @@
 """All live requests of this front, by the client's id and by the name of the attempt.
 
+A request for several choices is as many live requests with one id.
+
 An attempt's name is the (start of the) client's id with a suffix that never repeats.  So late
 news of an attempt that is over (a cancelled request, a stream that broke) can never reach a newer
 one with the same id, and a scheduler still busy forgetting an attempt does not refuse the next.
 """
 
+import asyncio
 import secrets
 from collections.abc import Iterator
 
@@ -20,14 +23,15 @@ class LiveRequests:
 
     def __init__(self, *, max_live: int) -> None:
         self._max_live = max_live
-        self._by_id: dict[str, LiveRequest] = {}
+        self._by_id: dict[str, list[LiveRequest]] = {}
+        self._num_live = 0
         self._by_wire_id: dict[str, LiveRequest] = {}
         self._front_id = secrets.token_hex(4)
         self._num_attempts = 0
 
     def __len__(self) -> int:
-        """Requests whose handlers run."""
-        return len(self._by_id)
+        """Requests whose handlers run, each choice one."""
+        return self._num_live
 
     @property
     def num_attempts_out(self) -> int:
@@ -41,29 +45,52 @@ class LiveRequests:
             DuplicateRequestId: this id is live.
             QueueFull: as many are live as may be.
         """
+        return self.open_all(request_id, 1)[0]
+
+    def open_all(self, request_id: str, num_choices: int) -> list[LiveRequest]:
+        """Enters all choices of a new request, or none; news of any of them wakes who waits.
+
+        Raises:
+            DuplicateRequestId: this id is live.
+            QueueFull: more would be live than may be.
+        """
         if request_id in self._by_id:
             raise DuplicateRequestId(f"request_id: a request with the id {request_id!r} is live")
-        if len(self._by_id) >= self._max_live:
-            raise QueueFull(f"{self._max_live} requests are live, as many as may be; try later")
-        live = LiveRequest(request_id)
-        self._by_id[request_id] = live
-        return live
+        if self._num_live + num_choices > self._max_live:
+            raise QueueFull(f"{self._num_live} of {self._max_live} requests are live; try later")
+        news = asyncio.Event()
+        lives = [LiveRequest(request_id, news) for _ in range(num_choices)]
+        self._by_id[request_id] = list(lives)
+        self._num_live += num_choices
+        return lives
 
     def close(self, live: LiveRequest) -> None:
-        """Forgets a request; its id is free again."""
+        """Forgets a request; its id is free again when the last of its choices is closed."""
         self.end_attempt(live)
-        del self._by_id[live.request_id]
+        choices = self._by_id[live.request_id]
+        choices.remove(live)
+        self._num_live -= 1
+        if not choices:
+            del self._by_id[live.request_id]
 
     def find(self, request_id: str) -> LiveRequest:
-        """The live request with this id.
+        """The live request with this id; of several choices the first that goes on.
 
         Raises:
             UnknownRequestId: there is none, or it has ended.
         """
-        live = self._by_id.get(request_id)
-        if live is None or live.outcome is not None:
+        return self.find_all(request_id)[0]
+
+    def find_all(self, request_id: str) -> list[LiveRequest]:
+        """All choices of the live request with this id that go on, at least one.
+
+        Raises:
+            UnknownRequestId: there is none, or it has ended.
+        """
+        found = [live for live in self._by_id.get(request_id, ()) if live.outcome is None]
+        if not found:
             raise UnknownRequestId(f"request_id: no request with the id {request_id!r} is live")
-        return live
+        return found
 
     def start_attempt(self, live: LiveRequest) -> str:
         """A fresh name for the request towards the scheduler; the one before is forgotten."""
@@ -85,10 +112,10 @@ class LiveRequests:
 
     def submitted(self) -> Iterator[LiveRequest]:
         """Requests that the scheduler is to work on, in the order they came."""
-        for live in list(self._by_id.values()):
+        for live in self.all():
             if live.submission is not None and live.outcome is None:
                 yield live
 
     def all(self) -> list[LiveRequest]:
         """Every live request, in the order they came."""
-        return list(self._by_id.values())
+        return [live for choices in self._by_id.values() for live in choices]

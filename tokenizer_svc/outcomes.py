@@ -46,7 +46,7 @@ def refusal(outcome: Outcome, *, prompt_field: str) -> RadixdError:
     """The error for an ending that is no result of a generation."""
     message = outcome.message
     field = public_field(outcome.field, prompt_field)
-    if outcome.ending == internal.ENDING_REJECTED_INVALID:
+    if outcome.ending == internal.ENDING_REJECTED_INVALID or outcome.field == "constraint":
         return InvalidRequest(field, message or "it cannot be served")
     if outcome.ending == internal.ENDING_REJECTED_TOO_LARGE:
         return PromptTooLarge(field, message or "more tokens than the pool can hold")

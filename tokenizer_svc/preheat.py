@@ -11,15 +11,16 @@ import structlog
 from protos.errors import InvalidRequest, RadixdError
 from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import admin_pb2 as pb
+from tokenizer_svc.choices import AWAY_WAIT_S
 from tokenizer_svc.fit import checked_ids
-from tokenizer_svc.generate import AWAY_WAIT_S
 from tokenizer_svc.generation_request import ChatPrompt, Prompt
 from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
 from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.outcomes import refusal
 from tokenizer_svc.scheduler_link import SchedulerLink
 from tokenizer_svc.tokenizer_pool import TokenizerPool
-from tokenizer_svc.validation import read_cache_domain, read_chat, read_text, read_tokens
+from tokenizer_svc.validation import read_cache_domain, read_text, read_tokens
+from tokenizer_svc.validation_chat import read_chat
 
 MAX_PREFIXES = 1024
 MAX_AT_ONCE = 16
@@ -89,32 +90,47 @@ class Preheater:
         self, prompt: Prompt, terms: Terms, *, deadline_s: float | None = None
     ) -> pb.PreheatedPrefix:
         """What became of one prefix; a failure is in its `error`."""
+        found = pb.PreheatedPrefix()
+        try:
+            await self._warm_into(found, prompt, terms, deadline_s)
+        except RadixdError as error:
+            found.error = str(error)
+        except Exception:
+            log.exception("preheat_failed", field=prompt.field)
+            found.error = "an unexpected fault"
+        return found
+
+    async def warm_or_fail(
+        self, prompt: Prompt, terms: Terms, *, deadline_s: float | None = None
+    ) -> pb.PreheatedPrefix:
+        """What became of one prefix.
+
+        Raises:
+            RadixdError: it could not be computed.
+        """
+        found = pb.PreheatedPrefix()
+        await self._warm_into(found, prompt, terms, deadline_s)
+        return found
+
+    async def _warm_into(
+        self, found: pb.PreheatedPrefix, prompt: Prompt, terms: Terms, deadline_s: float | None
+    ) -> None:
         if isinstance(prompt, ChatPrompt):
             # Whatever turn comes next, it continues this text.
             prompt = replace(prompt, add_generation_prompt=False)
-        num_tokens = 0
+        live = self._live.open(f"preheat-{secrets.token_hex(8)}")
         try:
-            live = self._live.open(f"preheat-{secrets.token_hex(8)}")
-            try:
-                submission = await self._prepared(live, prompt, terms, deadline_s)
-                num_tokens = len(submission.prompt_ids)
-                self._link.submit(live, submission)
-                outcome = await _ended(live, prompt.field)
-            finally:
-                self._link.close(live)
-        except RadixdError as error:
-            return pb.PreheatedPrefix(num_tokens=num_tokens, error=str(error))
-        except Exception:
-            log.exception("preheat_failed", field=prompt.field)
-            return pb.PreheatedPrefix(num_tokens=num_tokens, error="an unexpected fault")
-        return pb.PreheatedPrefix(
-            num_tokens=num_tokens,
-            cached_tokens=min(live.cached_tokens or 0, num_tokens),
-            computed_tokens=outcome.computed_tokens,
-            pin_id=outcome.pin_id,
-            pinned_tokens=outcome.pinned_tokens,
-            pin_error=outcome.pin_error,
-        )
+            submission = await self._prepared(live, prompt, terms, deadline_s)
+            found.num_tokens = len(submission.prompt_ids)
+            self._link.submit(live, submission)
+            outcome = await _ended(live, prompt.field)
+        finally:
+            self._link.close(live)
+        found.cached_tokens = min(live.cached_tokens or 0, found.num_tokens)
+        found.computed_tokens = outcome.computed_tokens
+        found.pin_id = outcome.pin_id
+        found.pinned_tokens = outcome.pinned_tokens
+        found.pin_error = outcome.pin_error
 
     def _prompts(self, request: pb.PreheatRequest) -> Sequence[Prompt | InvalidRequest]:
         read = partial(read_text, max_prompt_bytes=self._max_prompt_bytes)

@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 import random
 import time
+from array import array
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -18,9 +20,10 @@ from protos.errors import InternalFault, RadixdError, RequestCancelled, Unavaila
 from protos.plan import SamplingParams
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.radixd.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
-from protos.wire import pack_ids, unpack_ids
+from protos.wire import pack_floats, pack_ids, unpack_ids
 from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
 from tokenizer_svc.live_requests import LiveRequests
+from tokenizer_svc.prompt_scores import PromptScores
 from tokenizer_svc.served_model import OwnVocabulary, ServedModel, mismatch, served_model
 from tokenizer_svc.token_log import read_logprobs
 
@@ -113,6 +116,10 @@ class SchedulerLink:
         if live.outcome is not None:
             return
         live.submission = submission
+        if submission.sampling.prompt_logprobs >= 0:
+            live.scores = PromptScores(
+                num_prompt=len(submission.prompt_ids), num_top=submission.sampling.prompt_logprobs
+            )
         if submission.deadline_s is not None:
             live.expiry = asyncio.get_running_loop().call_at(
                 submission.deadline_s + EXPIRY_GRACE_S, self._expire, live
@@ -227,6 +234,10 @@ class SchedulerLink:
         num_tokens = len(live.token_ids) + len(token_ids)
         if max(token_ids, default=0) >= vocab_size or num_tokens > live.submission.max_tokens:
             raise WireError("tokens outside the vocabulary, or more than were asked for")
+        if output.HasField("prompt_logprobs"):
+            _take_scores(live, output.prompt_logprobs, vocab_size)
+        if live.scores is not None and token_ids and not live.scores.is_complete:
+            raise WireError("a token before all log probabilities of the prompt")
         logprobs = None
         if token_ids and live.submission.sampling.logprobs >= 0:
             logprobs = read_logprobs(
@@ -239,11 +250,14 @@ class SchedulerLink:
 
     def _send_submit(self, live: LiveRequest) -> None:
         assert live.submission is not None
-        max_tokens = live.submission.max_tokens
-        if live.token_ids and len(live.token_ids) >= max_tokens:
+        submission, scores = live.submission, live.scores
+        has_all = bool(live.token_ids) or (scores is not None and scores.is_complete)
+        if has_all and len(live.token_ids) >= submission.max_tokens:
             # Everything came but the ending.
             live.end(Outcome(ending=pb.ENDING_LENGTH))
             return
+        if scores is not None and not scores.is_complete:
+            scores.restart()
         wire_id = self._live.start_attempt(live)
         self._send(pb.AttachRequest(submit=_submit_message(wire_id, live)))
 
@@ -284,7 +298,7 @@ def _submit_message(wire_id: str, live: LiveRequest) -> pb.Submit:
     return pb.Submit(
         request_id=wire_id,
         prompt_ids=pack_ids(submission.prompt_ids),
-        sampling=sampling_message(submission.sampling),
+        sampling=sampling_message(_still_wanted(live, submission.sampling)),
         max_tokens=submission.max_tokens,
         stop_token_ids=submission.stop_token_ids,
         ignore_eos=submission.ignore_eos,
@@ -297,8 +311,24 @@ def _submit_message(wire_id: str, live: LiveRequest) -> pb.Submit:
         priority=submission.priority,
         workload=submission.workload,
         client_request_id=live.request_id,
+        session=submission.session,
         pin=submission.pin,  # type: ignore[arg-type]
         pin_ttl_ms=submission.pin_ttl_ms,
+    )
+
+
+def _still_wanted(live: LiveRequest, sampling: SamplingParams) -> SamplingParams:
+    """Without the log probabilities of the prompt where they are all here: it may be cached now."""
+    has_scores = live.scores is not None and live.scores.is_complete
+    return replace(sampling, prompt_logprobs=-1) if has_scores else sampling
+
+
+def _take_scores(live: LiveRequest, columns: pb.LogprobColumns, vocab_size: int) -> None:
+    if live.scores is None:
+        raise WireError("log probabilities of a prompt that nobody asked for")
+    num_tokens, num_top = len(columns.chosen) // 4, live.scores.num_top
+    live.scores.extend(
+        read_logprobs(columns, num_tokens=num_tokens, num_top=num_top, vocab_size=vocab_size)
     )
 
 
@@ -313,9 +343,15 @@ def sampling_message(sampling: SamplingParams) -> pb.Sampling:
         min_tokens=sampling.min_tokens,
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,
+        grammar=sampling.grammar,
     )
     if sampling.repetition_penalty != 1.0:
         message.repetition_penalty = sampling.repetition_penalty
     if sampling.logprobs >= 0:
         message.logprobs = sampling.logprobs
+    if sampling.prompt_logprobs >= 0:
+        message.prompt_logprobs = sampling.prompt_logprobs
+    if sampling.logit_bias:
+        message.bias_ids = pack_ids(array("I", [token_id for token_id, _ in sampling.logit_bias]))
+        message.biases = pack_floats(array("f", [bias for _, bias in sampling.logit_bias]))
     return message

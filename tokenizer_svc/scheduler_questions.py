@@ -54,6 +54,20 @@ class SchedulerQuestions:
         assert isinstance(reply, pb.UnpinResponse)
         return reply
 
+    async def sessions(self, max_sessions: int, tenant: str | None) -> pb.ListSessionsResponse:
+        """Sessions, least recently used first."""
+        question = pb.ListSessionsRequest(max_sessions=max_sessions, tenant=tenant)
+        reply = await _answer(self._stub.ListSessions, question)
+        assert isinstance(reply, pb.ListSessionsResponse)
+        return reply
+
+    async def close_session(self, session: str, cache_domain: str, tenant: str | None) -> bool:
+        """Forgets a session; whether there was one."""
+        question = pb.CloseSessionRequest(session=session, cache_domain=cache_domain, tenant=tenant)
+        reply = await _answer(self._stub.CloseSession, question)
+        assert isinstance(reply, pb.CloseSessionResponse)
+        return reply.found
+
     async def requests(self, max_requests: int, tenant: str | None) -> pb.ListRequestsResponse:
         """Live requests."""
         question = pb.ListRequestsRequest(max_requests=max_requests, tenant=tenant)

@@ -4,18 +4,42 @@ A tenant comes from the key a call carries and never from a field, so that nobod
 another tenant's prefixes.  Not here: shares and caps of slots, which the scheduler keeps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol
 
 from protos.errors import PermissionDenied, Unauthenticated
 from radixd.chassis.tenants import Tenants, key_digest
 
-ADMIN_METHODS = frozenset(
-    f"/radixd.v1.AdminService/{name}" for name in ("FlushCache", "DumpTree", "SetPolicy")
+
+class Role(StrEnum):
+    """What a key is for; an operator's key has both."""
+
+    INFERENCE = "inference"
+    ADMIN = "admin"
+    """May see and change what belongs to all tenants."""
+
+
+ROLE_OF: Mapping[str, Role] = MappingProxyType(
+    {
+        f"/radixd.v1.{service}/{name}": role
+        for service, role, names in (
+            ("InferenceService", Role.INFERENCE, ("Generate", "GenerateUnary", "Cancel")),
+            ("TokenizerService", Role.INFERENCE, ("Tokenize", "Detokenize")),
+            ("AdminService", Role.INFERENCE, ("GetStats", "WatchStats", "GetPolicy")),
+            ("AdminService", Role.INFERENCE, ("Preheat", "ListPins", "Unpin")),
+            ("AdminService", Role.INFERENCE, ("ListRequests", "Explain")),
+            ("AdminService", Role.INFERENCE, ("ListSessions", "CloseSession")),
+            ("AdminService", Role.ADMIN, ("FlushCache", "DumpTree", "SetPolicy")),
+        )
+        for name in names
+    }
 )
-"""They touch or show what belongs to all tenants."""
+"""The role a call takes, by its gRPC method; HTTP's endpoints say which method's they take.
+A method that is not here takes an admin's."""
 
 _SCHEME = "bearer"
 _NO_KEY = "a known key is needed: the metadata `authorization: Bearer KEY`"
@@ -44,6 +68,18 @@ class Keys(Protocol):
         """Who shows this key; None: it is not known."""
 
 
+class Access(Protocol):
+    """Who may come in."""
+
+    def caller(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
+        """Who calls this method ("/package.Service/Method") with this metadata.
+
+        Raises:
+            RadixdError: nobody who may.
+        """
+        ...
+
+
 class OpenDoor:
     """A server without keys: everybody is the tenant "" and may do everything."""
 
@@ -63,20 +99,17 @@ class KeyedDoor:
 
         Raises:
             Unauthenticated: no key, more than one, or none that is known.
-            PermissionDenied: the method is one for admin keys.
+            PermissionDenied: the method takes the role admin, and the key has it not.
         """
         found = [value for name, value in metadata if name == "authorization"]
         key = _bearer(found[0]) if len(found) == 1 else None
         caller = None if key is None else self._keys.holder(key)
         if caller is None:
             raise Unauthenticated(_NO_KEY)
-        if method in ADMIN_METHODS and not caller.is_admin:
+        if ROLE_OF.get(method) is not Role.INFERENCE and not caller.is_admin:
             name = method.rpartition("/")[2]
             raise PermissionDenied(f"{name} concerns all tenants; it takes one of the admin_keys")
         return caller
-
-
-Access = OpenDoor | KeyedDoor
 
 
 class TenantKeys:

@@ -4,12 +4,16 @@ Both grow by one call and are cut by one range, through however many schedulers 
 come; no list of them is kept anywhere else.  Knows no text.
 """
 
+import math
 from array import array
 
 from protos.errors import WireError
 from protos.plan import LogprobColumns
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.wire import check_logprobs, unpack_floats, unpack_ids
+
+LEAST_LOGPROB = -9999.0
+"""What clients of OpenAI's interface take for "never"."""
 
 
 class TokenLog:
@@ -56,13 +60,16 @@ def read_logprobs(
 ) -> LogprobColumns:
     """The log probabilities that came with this many tokens, `num_top` alternatives each.
 
+    What no token could have (logits that are no numbers) is LEAST_LOGPROB here: texts of numbers
+    know no infinity.
+
     Raises:
         WireError: they cannot be those.
     """
     read = LogprobColumns(
-        chosen=unpack_floats(columns.chosen),
+        chosen=_finite(unpack_floats(columns.chosen)),
         top_ids=unpack_ids(columns.top_ids),
-        top_logprobs=unpack_floats(columns.top_logprobs),
+        top_logprobs=_finite(unpack_floats(columns.top_logprobs)),
     )
     check_logprobs(read)
     if len(read.chosen) != num_tokens or len(read.top_ids) != num_tokens * num_top:
@@ -70,3 +77,9 @@ def read_logprobs(
     if max(read.top_ids, default=0) >= vocab_size:
         raise WireError("an alternative is outside the vocabulary")
     return read
+
+
+def _finite(logprobs: "array[float]") -> "array[float]":
+    if -math.inf not in logprobs:
+        return logprobs
+    return array("f", [max(value, LEAST_LOGPROB) for value in logprobs])

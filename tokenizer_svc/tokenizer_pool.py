@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from protos.errors import QueueFull
 from tokenizer_svc.generation_request import ChatPrompt, Prompt, TextPrompt
+from tokenizer_svc.tokenizers.conversation import num_characters
 from tokenizer_svc.tokenizers.tokenizer import Tokenizer, decode
 
 LONG_CHARACTERS = 32_768
@@ -38,10 +39,15 @@ class TokenizerPool:
             text = prompt.text
             return await self._lane(len(text)).run(lambda: self.tokenizer.encode_text(text))
         if isinstance(prompt, ChatPrompt):
-            turns, opens = prompt.turns, prompt.add_generation_prompt
-            num_characters = sum(len(turn.content) for turn in turns)
-            return await self._lane(num_characters).run(
-                lambda: self.tokenizer.encode_chat(turns, add_generation_prompt=opens)
+            chat, tools = prompt, prompt.shown_tools
+            return await self._lane(num_characters(chat.turns, tools)).run(
+                lambda: self.tokenizer.encode_chat(
+                    chat.turns,
+                    add_generation_prompt=chat.add_generation_prompt,
+                    tools=tools,
+                    continue_final_message=chat.continue_final_message,
+                    template_arguments=chat.template_arguments,
+                )
             )
         return prompt.ids.tolist()
 
@@ -55,6 +61,10 @@ class TokenizerPool:
                 for ids in outputs
             ]
         )
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """The result of other work on a long text, in the thread that long texts have."""
+        return await self._long.run(work)
 
     def close(self) -> None:
         """Lets go of the threads; what waits is dropped."""

@@ -1,6 +1,7 @@
 """A running server and the few things tests say to it."""
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -26,15 +27,23 @@ class Stack:
 
     def __init__(self, *flags: str) -> None:
         radixd = "from radixd.cli.app import main; main()"
-        command = [sys.executable, "-c", radixd, "up", "--port", "0", *flags]
+        command = [sys.executable, "-c", radixd, "up", "--port", "0"]
+        command += ["--http-port", "0", *flags]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         self.lines: list[str] = []
         self._said = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
-        ready = self.wait_for_line("radixd is ready: gRPC on ", timeout_s=120)
-        self.address = ready.rsplit(" ", 1)[1]
+        try:
+            ready = self.wait_for_line("radixd is ready: gRPC on ", timeout_s=120)
+        except BaseException:
+            self.process.kill()  # its services go with it
+            self.process.wait()
+            raise
+        where = re.fullmatch(r".* gRPC on (\S+?)(?:, HTTP on (\S+))?", ready)
+        assert where, ready
+        self.address, self.http = where[1], where[2]
 
     def _listen(self) -> None:
         assert self.process.stderr is not None

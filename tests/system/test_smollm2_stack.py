@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
@@ -106,6 +107,57 @@ async def _generate_among_others(stack, words):
         answer = await asyncio.to_thread(generate, stack, *words)
         await asyncio.gather(*load)
         return answer
+
+
+def test_prompts_are_scored_warm_as_cold(stack):  # field cases 101, 104
+    asyncio.run(_score_twice(stack))
+
+
+async def _score_twice(stack):
+    prompt = "The quick brown fox jumps over the lazy dog. " * 20
+    message = inference_pb2.GenerateUnaryRequest(
+        text=prompt,
+        prompt_logprobs=3,
+        sampling=inference_pb2.SamplingParams(
+            max_tokens=4, logprobs=3, top_k=1, logit_bias={0: -100.0}
+        ),
+    )
+    async with Client(stack.address) as client:
+        cold, warm = [await client.inference.GenerateUnary(message, timeout=60) for _ in range(2)]
+    assert len(cold.prompt_logprobs) == cold.usage.prompt_tokens - 1
+    assert list(cold.prompt_logprobs) == list(warm.prompt_logprobs), "bit for bit"
+    assert list(cold.logprobs) == list(warm.logprobs)
+    assert warm.usage.cached_tokens == 0
+    entries = [*cold.prompt_logprobs, *cold.logprobs]
+    assert all(-math.inf < entry.logprob <= 0 for entry in entries)
+    assert all(entry.top[0].logprob >= entry.top[2].logprob > -math.inf for entry in entries)
+    # The sentence comes again and again: the model expects it.
+    assert sum(entry.logprob for entry in cold.prompt_logprobs[-50:]) > -25
+
+
+def test_a_form_is_met_and_the_same_over_a_cached_prompt(stack):  # field case 94
+    asyncio.run(_meet_a_form_twice(stack))
+
+
+async def _meet_a_form_twice(stack):
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "big": {"type": "boolean"}},
+        "required": ["city", "big"],
+        "additionalProperties": False,
+    }
+    message = inference_pb2.GenerateUnaryRequest(
+        text="Name a city and say whether it is big. As JSON: ",
+        sampling=inference_pb2.SamplingParams(max_tokens=60, temperature=1.0, seed=3),
+        constraint=inference_pb2.Constraint(json_schema=json.dumps(schema)),
+    )
+    async with Client(stack.address) as client:
+        cold, warm = [await client.inference.GenerateUnary(message, timeout=60) for _ in range(2)]
+    said = json.loads(cold.text)
+    assert list(said) == ["city", "big"]
+    assert isinstance(said["big"], bool)
+    assert (warm.text, list(warm.token_ids)) == (cold.text, list(cold.token_ids))
+    assert warm.usage.cached_tokens > 0
 
 
 def test_worker_killed_during_twenty_streams(stack):  # field case 134

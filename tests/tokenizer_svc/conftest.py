@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import pytest
@@ -57,7 +58,7 @@ async def serve() -> AsyncIterator[Serve]:
         tenants: Tenants = NO_TENANTS,
         preheat: tuple[FilePrefix, ...] = (),
         model_id: str = MODEL.model_id,
-        **limits: int,
+        **limits: Any,
     ) -> Served:
         scheduler = scheduler or FakeScheduler()
         await scheduler.start()
@@ -68,8 +69,7 @@ async def serve() -> AsyncIterator[Serve]:
             port=0,
             scheduler_address=f"127.0.0.1:{scheduler.port}",
             model_id=model_id,
-            max_prompt_bytes=limits.get("max_prompt_bytes", 4 << 20),
-            max_live=limits.get("max_live", 4096),
+            **({"max_prompt_bytes": 4 << 20, "max_live": 4096} | limits),
             tenants=tenants,
             preheat=preheat,
         )

@@ -1,8 +1,8 @@
 """A small scheduler that speaks the internal schema: scripted tokens, no slots, no worker.
 
 Its model says, for a prompt, either the script between <|script|> and <|go|> and then the end of
-sequence, or bytes that follow from (prompt, position) alone, so that a resumed request goes on
-as it would have.
+sequence, or bytes that follow from (prompt, position) alone, and the seed where it samples, so that
+a resumed request goes on as it would have.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import grpc
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.radixd.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
 from protos.wire import pack_floats, pack_ids, unpack_ids
+from radixd.chassis.grpc_server import SERVER_OPTIONS
 from tokenizer_svc.tokenizers.byte_tokenizer import EOS, GO, NUM_IDS, SCRIPT
 
 MODEL = pb.Model(
@@ -30,6 +31,9 @@ MODEL = pb.Model(
     kind="fake",
     weights="int4",
 )
+
+
+SCORES_PER_STEP = 4
 
 
 @dataclass(kw_only=True)
@@ -46,6 +50,8 @@ class Behavior:
     ending_apart: bool = False
     """The ending comes in a message after the last token."""
     cached_tokens: int = 0
+    holds_scores: bool = False
+    """Says the log probabilities of the first tokens of a prompt, and waits until this is false."""
     honors_cancel: bool = True
 
 
@@ -59,13 +65,14 @@ class Seen:
     running: set[str] = field(default_factory=set)
 
 
-def next_token(prompt: list[int], output: list[int]) -> int:
-    """The token the fake model says after this prompt and output."""
+def next_token(prompt: list[int], output: list[int], seed: int | None = None) -> int:
+    """The token the fake model says after this prompt and output; None: greedy."""
     if GO in prompt and SCRIPT in prompt:
         go = len(prompt) - 1 - prompt[::-1].index(GO)
         script = prompt[len(prompt) - 1 - prompt[::-1].index(SCRIPT) + 1 : go]
         return script[len(output)] if len(output) < len(script) else EOS
-    digest = hashlib.sha256(repr((prompt, len(output))).encode()).digest()
+    drawn_from = (prompt, len(output)) if seed is None else (prompt, len(output), seed)
+    digest = hashlib.sha256(repr(drawn_from).encode()).digest()
     return 97 + digest[0] % 26
 
 
@@ -97,7 +104,7 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
 
     async def start(self) -> None:
         """Listens on the port it had before, or on any."""
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
         pb_grpc.add_SchedulerServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._server.start()
@@ -220,6 +227,11 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
             return
         self.seen.running.add(submit.request_id)
         try:
+            if submit.sampling.HasField("prompt_logprobs"):
+                await self._score(submit, outbox)
+            if not submit.max_tokens:
+                say([], pb.ENDING_LENGTH)
+                return
             await self._steps(submit, say)
         except asyncio.CancelledError:
             say([], pb.ENDING_CANCELLED)
@@ -227,9 +239,21 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
         finally:
             self.seen.running.discard(submit.request_id)
 
+    async def _score(self, submit: pb.Submit, outbox: asyncio.Queue[pb.AttachResponse]) -> None:
+        """The log probabilities of a prompt, a few tokens at a time."""
+        prompt = list(unpack_ids(submit.prompt_ids, typecode="I"))
+        for start in range(1, len(prompt), SCORES_PER_STEP):
+            while self.behavior.holds_scores and start > 1:
+                await asyncio.sleep(0.01)
+            known = prompt[: start + SCORES_PER_STEP]
+            columns = logprobs_of(known, start, submit.sampling.prompt_logprobs)
+            output = pb.Output(request_id=submit.request_id, prompt_logprobs=columns)
+            outbox.put_nowait(pb.AttachResponse(outputs=pb.Outputs(outputs=[output])))
+
     async def _steps(self, submit: pb.Submit, say: Callable[..., None]) -> None:
         prompt = list(unpack_ids(submit.prompt_ids, typecode="I"))
         output = list(unpack_ids(submit.resume_output_ids, typecode="I"))
+        seed = submit.sampling.seed if submit.sampling.temperature > 0 else None
         stops = set(submit.stop_token_ids) | (set() if submit.ignore_eos else {EOS})
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + submit.timeout_ms / 1000 if submit.timeout_ms else None
@@ -242,7 +266,7 @@ class FakeScheduler(pb_grpc.SchedulerServiceServicer):
                     return
                 await asyncio.sleep(0.01)
                 hold = self.behavior.num_before_hold
-            token = next_token(prompt, output)
+            token = next_token(prompt, output, seed)
             output.append(token)
             news.append(token)
             ending = (

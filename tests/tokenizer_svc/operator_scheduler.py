@@ -38,6 +38,15 @@ class OperatorScheduler(FakeScheduler):
         await self._take(request, context)
         return admin_pb2.UnpinResponse(removed=request.pin_ids[:1], unknown=request.pin_ids[1:])
 
+    async def ListSessions(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._take(request, context)
+        session = admin_pb2.Session(session="mine", num_turns=2)
+        return admin_pb2.ListSessionsResponse(sessions=[session], num_left_out=4)
+
+    async def CloseSession(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._take(request, context)
+        return admin_pb2.CloseSessionResponse(found=request.session == "mine")
+
     async def ListRequests(self, request: Any, context: Any) -> Any:  # noqa: N802
         await self._take(request, context)
         view = admin_pb2.RequestView(request_id="mine", state=admin_pb2.REQUEST_STATE_DECODE)

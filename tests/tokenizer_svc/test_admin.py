@@ -65,6 +65,16 @@ async def test_unpin(operated: Served, scheduler: OperatorScheduler):
         ("Unpin", admin_pb2.UnpinRequest(pin_ids=["p"] * 1025), "pin_ids"),
         ("ListRequests", admin_pb2.ListRequestsRequest(max_requests=0), "max_requests"),
         ("ListRequests", admin_pb2.ListRequestsRequest(max_requests=100_001), "max_requests"),
+        ("ListSessions", admin_pb2.ListSessionsRequest(max_sessions=0), "max_sessions"),
+        ("ListSessions", admin_pb2.ListSessionsRequest(max_sessions=100_001), "max_sessions"),
+        ("CloseSession", admin_pb2.CloseSessionRequest(), "session"),
+        ("CloseSession", admin_pb2.CloseSessionRequest(session="s" * 129), "session"),
+        ("CloseSession", admin_pb2.CloseSessionRequest(session="a\nb"), "session"),
+        (
+            "CloseSession",
+            admin_pb2.CloseSessionRequest(session="s", cache_domain="d" * 257),
+            "cache_domain",
+        ),
         ("Explain", admin_pb2.ExplainRequest(), "request_id"),
         ("Explain", admin_pb2.ExplainRequest(request_id="x" * 129), "request_id"),
         ("Explain", admin_pb2.ExplainRequest(request_id="a\nb"), "request_id"),
@@ -99,6 +109,18 @@ async def test_list_requests(operated: Served, scheduler: OperatorScheduler):
     everybody, nobody = scheduler.asked
     assert (everybody.max_requests, everybody.HasField("tenant")) == (1000, False)
     assert nobody == question
+
+
+async def test_sessions_are_listed_and_closed(operated: Served, scheduler: OperatorScheduler):
+    reply = await operated.admin.ListSessions(admin_pb2.ListSessionsRequest())
+    assert (reply.sessions[0].session, reply.num_left_out) == ("mine", 4)
+    (asked,) = scheduler.asked
+    assert (asked.max_sessions, asked.HasField("tenant")) == (1000, False)
+    closing = admin_pb2.CloseSessionRequest(session="mine", cache_domain="d", tenant="")
+    assert (await operated.admin.CloseSession(closing)).found
+    assert scheduler.asked[-1] == closing
+    closing = admin_pb2.CloseSessionRequest(session="other")
+    assert not (await operated.admin.CloseSession(closing)).found
 
 
 async def test_explain_knows_live_requests_by_the_clients_id(

@@ -85,6 +85,7 @@ def test_damaged_messages_parse_or_are_refused(data: bytes, cut: int, insert: by
     [
         (b"\x12\x01a" + b"\xa8\x06\x01", "field 101 of radixd.v1.GenerateRequest"),
         (b"\x12\x01a" + b"\x2a\x03\xa8\x06\x01", "field 101 of radixd.v1.SamplingParams"),
+        (b"\x1a\x05\x0a\x03\xa8\x06\x01", "field 101 of radixd.v1.ChatMessage"),
     ],
 )
 def test_fields_of_a_later_schema_are_not_ignored(data: bytes, name: str):

@@ -102,6 +102,14 @@ def test_word_pieces_are_spaced_as_in_one_decode():
     assert decode(tokenizer, ids, skip_special_tokens=False) == "playing fields [SEP] 漢"
 
 
+def test_a_row_of_skipped_tokens_does_not_join_two_words():
+    vocab = ["<unk>", "play", "field"]
+    tokenizer = library(vocab, decoders.WordPiece(cleanup=False), special=("[SEP]",))
+    separators = [tokenizer.special_ids["[SEP]"]] * 20
+    assert streamed(tokenizer, [1, *separators, 2], []) == "play field"
+    assert streamed(tokenizer, [2], [1, *separators]) == " field"
+
+
 @given(output=st.lists(st.integers(0, 5), max_size=20))
 def test_a_window_gives_the_whole_text_and_stays_small(output: list[int]):
     letters = ["a", "b", "", "\ufffd", "c", "d"]

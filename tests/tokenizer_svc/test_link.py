@@ -14,7 +14,7 @@ from protos.radixd.v1 import inference_pb2 as pb
 from protos.wire import pack_ids, unpack_ids
 from tests.tokenizer_svc.client import Streamed, refused, script, stream, unary, wait_until
 from tests.tokenizer_svc.conftest import Serve, Served
-from tokenizer_svc import generate
+from tokenizer_svc import choices
 from tokenizer_svc.live_request import Outcome, Submission
 from tokenizer_svc.served_model import ServedModel, mismatch, own_vocabulary
 from tokenizer_svc.tokenizers.byte_tokenizer import EOS, IM_END, NUM_IDS, ByteTokenizer
@@ -76,7 +76,7 @@ async def test_a_new_request_waits_for_the_scheduler(serve: Serve):
 async def test_a_new_request_waits_only_so_long(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, away: str
 ):
-    monkeypatch.setattr(generate, "AWAY_WAIT_S", 0.3)
+    monkeypatch.setattr(choices, "AWAY_WAIT_S", 0.3)
     served = await serve(scheduler_up=away == "worker")
     if away == "worker":
         served.scheduler.set_worker(connected=False)

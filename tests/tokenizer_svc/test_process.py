@@ -109,7 +109,8 @@ async def test_a_second_signal_ends_it_at_once(front: Front, scheduler: FakeSche
 
 
 @pytest.mark.parametrize(
-    "problem", ["missing", "foreign", "truncated", "port", "option", "preheat", "tenants"]
+    "problem",
+    ["missing", "foreign", "truncated", "port", "option", "preheat", "tenants", "chat_template"],
 )
 async def test_one_line_when_it_cannot_start(
     tmp_path: Path, scheduler: FakeScheduler, problem: str
@@ -129,6 +130,10 @@ async def test_one_line_when_it_cannot_start(
         path = tmp_path / "file.yaml"
         path.write_text("nobody: 5")
         flags, named = ["--fake-worker", "--port=0", f"--{problem}={path}"], f"{problem}: {path}"
+    elif problem == "chat_template":
+        path = tmp_path / "mine.jinja"
+        path.write_text("{{ 'a' }}\n{% if %}")
+        flags, named = ["--port=0", f"--chat-template={path}"], f"{path}: line 2: "
     process = await start(*flags)
     _, log = await asyncio.wait_for(process.communicate(), START_S)
     assert process.returncode == 2

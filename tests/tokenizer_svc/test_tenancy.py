@@ -45,6 +45,8 @@ CALLS: dict[str, Any] = {
     "admin.ListPins": admin_pb2.ListPinsRequest(),
     "admin.Unpin": admin_pb2.UnpinRequest(all=True),
     "admin.ListRequests": admin_pb2.ListRequestsRequest(),
+    "admin.ListSessions": admin_pb2.ListSessionsRequest(),
+    "admin.CloseSession": admin_pb2.CloseSessionRequest(session="mine"),
     "admin.Explain": admin_pb2.ExplainRequest(request_id="r"),
     "admin.GetPolicy": admin_pb2.GetPolicyRequest(),
     "admin.SetPolicy": admin_pb2.SetPolicyRequest(
@@ -208,7 +210,10 @@ async def test_admin_questions_are_about_the_tenants_own(
     serve: Serve, scheduler: OperatorScheduler
 ):
     served = await serve(scheduler=scheduler, tenants=ADMINISTERED)
-    names = ("admin.ListPins", "admin.Unpin", "admin.ListRequests", "admin.Explain")
+    names = (
+        *("admin.ListPins", "admin.Unpin", "admin.ListRequests", "admin.Explain"),
+        *("admin.ListSessions", "admin.CloseSession"),
+    )
     for key, tenant in (("key-a", "a"), ("root", None), ("key-b-admin", None)):
         scheduler.asked.clear()
         for name in names:
@@ -218,6 +223,9 @@ async def test_admin_questions_are_about_the_tenants_own(
     scheduler.asked.clear()
     question = admin_pb2.ListRequestsRequest(tenant="b")
     call = served.admin.ListRequests(question, metadata=(bearer("key-a"),))
+    assert (await refused(call)).code == DENIED
+    closing = admin_pb2.CloseSessionRequest(session="mine", tenant="b")
+    call = served.admin.CloseSession(closing, metadata=(bearer("key-a"),))
     assert (await refused(call)).code == DENIED
     assert scheduler.asked == []
     await served.admin.ListRequests(question, metadata=(bearer("key-b"),))

@@ -4,11 +4,18 @@ Ids 0 to 255 are bytes.  256 to 261 are control tokens, which no text can spell;
 never used and stand for nothing, like the padding rows of a real vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from tokenizer_svc.tokenizers.table_decoder import TableDecoder
-from tokenizer_svc.tokenizers.tokenizer import ChatTurn, Decoder
+from protos.errors import InvalidRequest
+from tokenizer_svc.chat.call_formats import HERMES
+from tokenizer_svc.chat.chat_format import THOUGHTS, ChatFormat
+from tokenizer_svc.tokenizers.conversation import tool_values
+from tokenizer_svc.tokenizers.default_tools import instructions, spelled_out, with_instructions
+from tokenizer_svc.tokenizers.spelling_guard import SpellingGuard
+from tokenizer_svc.tokenizers.table_decoder import TableDecoder, unfinished_end
+from tokenizer_svc.tokenizers.tokenizer import ChatTurn, Decoder, FunctionTool
 
 NUM_IDS = 264
 BOS, EOS, SCRIPT, GO, IM_START, IM_END = range(256, 262)
@@ -29,6 +36,9 @@ _TABLE = [
     *(b"" for _ in range(NUM_IDS - 256 - len(_SPECIAL_IDS))),
 ]
 _ALL_SPECIAL = frozenset(_SPECIAL_IDS.values())
+_THINK = THOUGHTS[0]
+_NO_GUARD = SpellingGuard(())
+"""Bytes of a text are never control tokens."""
 
 
 class ByteTokenizer:
@@ -48,20 +58,61 @@ class ByteTokenizer:
         """The bytes of the text."""
         return list(text.encode())
 
-    def encode_chat(self, turns: Sequence[ChatTurn], *, add_generation_prompt: bool) -> list[int]:
-        """<|im_start|>role, newline, content, <|im_end|>, newline; then an open assistant turn."""
+    @property
+    def chat_format(self) -> ChatFormat:
+        """Thoughts and calls as most models mark them."""
+        return ChatFormat(calls=HERMES, thoughts=_THINK)
+
+    def encode_chat(
+        self,
+        turns: Sequence[ChatTurn],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[FunctionTool] = (),
+        continue_final_message: bool = False,
+        template_arguments: str = "",
+    ) -> list[int]:
+        """<|im_start|>role, newline, content, <|im_end|>, newline; then an open assistant turn.
+
+        Tools are described as for any template that knows none.
+        """
+        for name in json.loads(template_arguments or "{}"):
+            raise InvalidRequest(
+                "chat.template_arguments", f"there is no chat template with a variable {name!r}"
+            )
+        told = spelled_out(turns, HERMES, _NO_GUARD)
+        if tools:
+            text = instructions(tool_values(tools, _NO_GUARD))
+            told = with_instructions(told, text, has_system=True)
         ids: list[int] = []
-        for turn in turns:
+        for turn in told:
             ids.append(IM_START)
-            ids.extend(f"{turn.role}\n{turn.content}".encode())
+            thought = f"{_THINK.opening}{turn.reasoning}{_THINK.closing}" if turn.reasoning else ""
+            ids.extend(f"{turn.role}\n{thought}{turn.content}".encode())
             ids.append(IM_END)
             ids.extend(b"\n")
+        if continue_final_message:
+            return ids[:-2]
         if add_generation_prompt:
             ids.append(IM_START)
             ids.extend(b"assistant\n")
         return ids
 
-    def decoder(self, *, skip_special_tokens: bool, context_ids: Sequence[int] = ()) -> Decoder:
-        """A fresh decoder; what came before makes no difference to bytes."""
-        skipped = _ALL_SPECIAL if skip_special_tokens else frozenset()
-        return TableDecoder(_TABLE, skipped_ids=skipped)
+    def token_bytes(self, token_id: int) -> bytes:
+        """The byte itself, or the spelling of a control token."""
+        return _TABLE[token_id] if token_id < NUM_IDS else b""
+
+    def decoder(
+        self,
+        *,
+        skip_special_tokens: bool,
+        context_ids: Sequence[int] = (),
+        shown_tokens: Iterable[str] = (),
+    ) -> Decoder:
+        """A fresh decoder for text that continues `context_ids`."""
+        skipped: frozenset[int] = frozenset()
+        if skip_special_tokens:
+            skipped = _ALL_SPECIAL.difference(_SPECIAL_IDS.get(each, -1) for each in shown_tokens)
+        return TableDecoder(
+            _TABLE, skipped_ids=skipped, begun=unfinished_end(_TABLE, skipped, context_ids)
+        )

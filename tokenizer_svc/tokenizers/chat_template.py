@@ -1,139 +1,124 @@
-"""Renders a model's chat template so that no message can forge a control token.
+"""Renders a conversation by a model's chat template, so that no message can forge a control token.
 
-Templates are Jinja programs that come with the model: they run in Jinja's immutable sandbox,
-with the names and filters that published templates use.  Jinja itself is used here, and not the
-wrapper in transformers, because importing that one loads torch wherever torch is installed
-(six seconds and 250 MB in a service that needs neither).
+What a template cannot do is done for it: see `default_tools`.
 """
 
-import json
-import re
-import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-
 from protos.errors import InvalidRequest
+from tokenizer_svc.chat.call_formats import HERMES
+from tokenizer_svc.chat.chat_format import chat_format
+from tokenizer_svc.tokenizers.conversation import (
+    Conversation,
+    guarded_turns,
+    messages,
+    num_characters,
+    tool_values,
+)
+from tokenizer_svc.tokenizers.default_tools import instructions, spelled_out, with_instructions
+from tokenizer_svc.tokenizers.spelling_guard import SpellingGuard, fresh_mark
+from tokenizer_svc.tokenizers.template_abilities import abilities
+from tokenizer_svc.tokenizers.template_sandbox import CompiledTemplate, TemplateFailure
 from tokenizer_svc.tokenizers.tokenizer import ChatTurn
 
-_GUARD_EDGE = "\ufdd0"
-"""A noncharacter: no text means it."""
+_OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
+_FREE_CHARACTERS = 4 << 20
+_MOST_GROWTH = 4
+"""What a template may make of n characters: _FREE_CHARACTERS + _MOST_GROWTH * n."""
 
 
 class ChatTemplate:
-    """A compiled template with the spellings of the model's named tokens (bos_token, ...)."""
+    """A template with the spellings of the model's named tokens (bos_token, ...)."""
 
     def __init__(self, source: str, named_tokens: Mapping[str, str]) -> None:
-        """Compiles the template.
+        """Compiles it and finds out what it can do.
 
         Raises:
             ValueError: the source is not a template; says where.
         """
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=["jinja2.ext.loopcontrols", _GenerationBlock],
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"line {error.lineno}: {error.message}") from None
+        self._template = CompiledTemplate(source)
         self._named_tokens = dict(named_tokens)
+        self._abilities = abilities(self._template, self._named_tokens)
+        self.format = chat_format(source, shows_tools=self._abilities.shows_tools)
+        self.free_variables = self._template.variables - _OWN_VARIABLES - set(named_tokens)
+        """What callers may set besides."""
 
-    def render(self, turns: Sequence[ChatTurn], *, add_generation_prompt: bool) -> str:
-        """The conversation as text.
+    def render(self, conversation: Conversation, guard: SpellingGuard) -> str:
+        """The conversation as text, with the guard's marks in it.
 
         Raises:
-            InvalidRequest: the template refuses these messages; names `chat.messages`.
+            InvalidRequest: the template refuses it or has no use for a part of it; names that.
         """
-        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-        try:
-            return self._template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self._named_tokens,
+        self._check_arguments(conversation.template_arguments)
+        turns = guarded_turns(conversation.turns, guard)
+        mark = ""
+        if conversation.continue_final_message:
+            mark = fresh_mark()
+            # The space tells whether the template trims the message.
+            turns[-1] = replace(turns[-1], content=turns[-1].content + mark + " ")
+        tools = tool_values(conversation.tools, guard)
+        if tools and self.format.calls is None:
+            raise InvalidRequest(
+                "chat.tools", "this model writes calls in a form that is not known here"
             )
-        except jinja2.TemplateError as error:
-            raise InvalidRequest(
-                "chat.messages", f"the model's chat template refuses them: {error.message}"
-            ) from None
-        except (TypeError, ValueError, ArithmeticError, LookupError):
-            raise InvalidRequest(
-                "chat.messages", "the model's chat template cannot render them"
-            ) from None
+        turns = self._made_fit(conversation, turns, tools, guard)
+        variables = {
+            **self._named_tokens,
+            "documents": None,
+            **guard.protect_all(conversation.template_arguments),
+            "messages": messages(turns, self._abilities.form, guard),
+            "tools": tools if tools and self._abilities.shows_tools else None,
+            "add_generation_prompt": (
+                conversation.add_generation_prompt and not conversation.continue_final_message
+            ),
+        }
+        size = num_characters(conversation.turns, conversation.tools)
+        rendered = self._rendered(variables, max_characters=_FREE_CHARACTERS + _MOST_GROWTH * size)
+        return _cut(rendered, mark, guard, conversation.turns[-1]) if mark else rendered
+
+    def _made_fit(
+        self,
+        conversation: Conversation,
+        turns: list[ChatTurn],
+        tools: Sequence[dict[str, Any]],
+        guard: SpellingGuard,
+    ) -> list[ChatTurn]:
+        """The turns without what this template cannot show."""
+        can = self._abilities
+        is_told = bool(tools) and not can.shows_tools
+        if conversation.has_calls and (is_told or not can.shows_calls):
+            turns = spelled_out(turns, self.format.calls or HERMES, guard)
+        if is_told:
+            turns = with_instructions(turns, instructions(tools), has_system=can.shows_system)
+        return turns
+
+    def _rendered(self, variables: Mapping[str, Any], *, max_characters: int) -> str:
+        try:
+            return self._template.render(variables, max_characters=max_characters)
+        except TemplateFailure as failure:
+            raise InvalidRequest("chat.messages", f"the model's chat template, {failure}") from None
+
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        field = "chat.template_arguments"
+        for name in arguments:
+            if name in _OWN_VARIABLES or name in self._named_tokens:
+                raise InvalidRequest(field, f"{name!r} is not for callers to set")
+            if name not in self._template.variables:
+                known = ", ".join(sorted(self.free_variables)) or "none"
+                raise InvalidRequest(
+                    field, f"the model's chat template has no variable {name!r}; it has: {known}"
+                )
 
 
-class SpellingGuard:
-    """Breaks the spellings of control tokens in messages with a mark, and takes the mark out again.
-
-    The mark survives trimming and changes of case, and it is drawn anew for every conversation,
-    so that no message can contain it.
-    """
-
-    def __init__(self, spellings: Iterable[str]) -> None:
-        breakable = [spelling for spelling in spellings if len(spelling) > 1]
-        self._spelling = re.compile(any_of(breakable))
-        # A message may end like the start of a control token that the template would complete.
-        openings = {text[:length] for text in breakable for length in range(1, len(text))}
-        self._open_end = re.compile(f"(?:{any_of(openings)})\\Z")
-        self._max_open = max(map(len, openings), default=0)
-        self.mark = f"{_GUARD_EDGE}{secrets.randbelow(10**16):016d}{_GUARD_EDGE}"
-
-    def protect(self, text: str) -> str:
-        """The text with a mark inside every spelling of a control token."""
-        while self._spelling.search(text):  # again where one spelling lies inside another
-            text = self._spelling.sub(self._broken, text)
-        tail_from = max(0, len(text) - self._max_open)
-        return text[:tail_from] + self._open_end.sub(self._closed, text[tail_from:])
-
-    def restore(self, text: str) -> str:
-        """The text without marks."""
-        return text.replace(self.mark, "")
-
-    def _broken(self, match: re.Match[str]) -> str:
-        spelled = match.group()
-        return spelled[0] + self.mark + spelled[1:]
-
-    def _closed(self, match: re.Match[str]) -> str:
-        return match.group() + self.mark
-
-
-def any_of(texts: Iterable[str]) -> str:
-    """A regular expression for any of these texts, the longest first; never matches for none."""
-    longest_first = sorted(texts, key=len, reverse=True)
-    return "|".join(map(re.escape, longest_first)) or "(?!)"
-
-
-class _GenerationBlock(jinja2.ext.Extension):
-    """{% generation %} ... {% endgeneration %}, which training uses; here its body counts."""
-
-    tags = {"generation"}  # noqa: RUF012 (the name and kind are Jinja's)
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """The statements of the body, as if the tag were not there."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
-    # Jinja's own filter escapes for HTML, which prompts are not.
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.now().strftime(layout)
+def _cut(rendered: str, mark: str, guard: SpellingGuard, final: ChatTurn) -> str:
+    """The rendering up to the end of the final message, which the mark shows."""
+    before, found, after = rendered.rpartition(mark)
+    is_whole = guard.restore(before).rstrip().endswith(final.content.strip())
+    if not found or not is_whole:
+        raise InvalidRequest(
+            "chat.continue_final_message",
+            "the model's chat template does not show the last message as it stands",
+        )
+    return before if after.startswith(" ") else before.rstrip()

@@ -31,10 +31,12 @@ def parts_from_folder(folder: Path) -> TokenizerParts:
     if adds_bos is None:
         # What the file itself puts in front of a text.
         adds_bos = bos_id is not None and backend.encode("a").ids[:1] == [bos_id]
+    templates = _chat_templates(folder, config)
     return TokenizerParts(
         backend=backend,
         bos_id=bos_id if adds_bos else None,
-        chat_template=_chat_template(folder, config),
+        chat_template=templates.get("default"),
+        tool_template=templates.get("tool_use"),
         named_tokens=named,
     )
 
@@ -73,15 +75,34 @@ def _named_tokens(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str
             yield name, value
 
 
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.exists():
+def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """By name: `default`, and perhaps `tool_use`; files win over the configuration."""
+    found = dict(_named_templates(config.get("chat_template")))
+    paths = {"default": folder / "chat_template.jinja"}
+    paths |= {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+    for name, path in paths.items():
+        if path.exists():
+            found[name] = read_template(path)
+    return found
+
+
+def read_template(path: Path) -> str:
+    """The text of a template's file.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
         return path.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        # Several by name; the one for plain conversations.
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template if isinstance(template, str) else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(path, f"not readable as a chat template: {error}") from None
+
+
+def _named_templates(written: Any) -> Iterator[tuple[str, str]]:
+    entries = written if isinstance(written, list) else [{"name": "default", "template": written}]
+    for entry in entries:
+        if isinstance(entry, dict) and isinstance(entry.get("template"), str):
+            yield str(entry.get("name")), entry["template"]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

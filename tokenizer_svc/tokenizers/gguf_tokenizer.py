@@ -13,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizer_svc.tokenizers.library_tokenizer import TokenizerParts
 
 _PREFIX = "tokenizer.ggml."
+_TEMPLATE = "tokenizer.chat_template"
 _CONTROL, _USER_DEFINED = 3, 4
 """Of tokenizer.ggml.token_type: tokens no text spells, and tokens every text may spell."""
 
@@ -56,11 +57,13 @@ def parts_from_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
     _add_special(backend, tokens, kinds)
     bos_id = metadata.get(f"{_PREFIX}bos_token_id")
     adds_bos = bool(metadata.get(f"{_PREFIX}add_bos_token", adds_bos)) and bos_id is not None
-    template = metadata.get("tokenizer.chat_template")
+    template = metadata.get(_TEMPLATE)
+    tool_template = metadata.get(f"{_TEMPLATE}.tool_use")
     return TokenizerParts(
         backend=backend,
         bos_id=int(bos_id) if adds_bos and bos_id is not None else None,
         chat_template=None if template is None else str(template),
+        tool_template=None if tool_template is None else str(tool_template),
         named_tokens=dict(_named_tokens(metadata, tokens)),
     )
 

@@ -6,7 +6,38 @@ chat template, the model's BOS rule and token ids given as ids make control toke
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+from tokenizer_svc.chat.chat_format import ChatFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a function, made by the assistant."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON object, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTool:
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    """A JSON Schema of an object, as JSON text; empty: no parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """Whether and which function must be called."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    name: str = ""
+    """Of mode required: the function to call; empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +45,14 @@ class ChatTurn:
     """One message of a conversation."""
 
     role: str
-    """system, user or assistant."""
+    """system, user, assistant or tool."""
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of the assistant's: the calls it made."""
+    tool_call_id: str = ""
+    """Of a tool's: the call it answers."""
+    reasoning: str = ""
+    """Of the assistant's: what it thought before this message."""
 
 
 class Decoder(Protocol):
@@ -51,16 +88,46 @@ class Tokenizer(Protocol):
         """The ids of plain text, after the BOS token where the model wants one."""
         ...
 
-    def encode_chat(self, turns: Sequence[ChatTurn], *, add_generation_prompt: bool) -> list[int]:
+    @property
+    def chat_format(self) -> ChatFormat:
+        """How the model marks its thoughts and its calls of tools."""
+        ...
+
+    def encode_chat(
+        self,
+        turns: Sequence[ChatTurn],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[FunctionTool] = (),
+        continue_final_message: bool = False,
+        template_arguments: str = "",
+    ) -> list[int]:
         """The ids of a conversation, rendered by the model's chat template.
+
+        With `continue_final_message` the last turn stays open.  `template_arguments` is the text of
+        a JSON object, or empty.
 
         Raises:
             InvalidRequest: there is no template, or it refuses these messages; names `chat`.
         """
         ...
 
-    def decoder(self, *, skip_special_tokens: bool, context_ids: Sequence[int] = ()) -> Decoder:
-        """A fresh decoder for text that continues `context_ids`."""
+    def decoder(
+        self,
+        *,
+        skip_special_tokens: bool,
+        context_ids: Sequence[int] = (),
+        shown_tokens: Iterable[str] = (),
+    ) -> Decoder:
+        """A fresh decoder for text that continues `context_ids`.
+
+        `shown_tokens` are spellings of control tokens that are in the text although others are
+        skipped; those that the vocabulary does not have are no error.
+        """
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text that has begun; perhaps a part of a character."""
         ...
 
 

@@ -5,6 +5,7 @@ spaces between words come out as in one decode.  TableDecoder is faster and exac
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 _REPLACEMENT = "\ufffd"
 _MAX_HELD_IDS = 8
@@ -13,20 +14,32 @@ _MAX_CONTEXT_IDS = 8
 
 
 class WindowDecoder:
-    """A Decoder (see tokenizer.py) over any function from ids to text."""
+    """A Decoder (see tokenizer.py) over any function from ids to text.
 
-    __slots__ = ("_context", "_decode", "_held")
+    `visible` tells which ids count: the others (skipped, unknown) must not fill the window, or a
+    row of them would part two words from the space between them.
+    """
 
-    def __init__(self, decode: Callable[[list[int]], str], context_ids: Sequence[int] = ()) -> None:
+    __slots__ = ("_context", "_decode", "_held", "_visible")
+
+    def __init__(
+        self,
+        decode: Callable[[list[int]], str],
+        *,
+        visible: Callable[[int], bool] = lambda _: True,
+        context_ids: Sequence[int] = (),
+    ) -> None:
         self._decode = decode
-        self._context = list(context_ids[-_MAX_CONTEXT_IDS:])
+        self._visible = visible
+        last = list(islice(filter(visible, reversed(context_ids)), _MAX_CONTEXT_IDS))
+        self._context = last[::-1]
         """Ids whose text is out already; they decide how what follows is spaced."""
         self._held: list[int] = []
         """Ids of a character that is not finished."""
 
     def feed(self, token_ids: Iterable[int]) -> str:
         """The text that these ids complete."""
-        return "".join([self._feed_one(token_id) for token_id in token_ids])
+        return "".join([self._feed_one(i) for i in token_ids if self._visible(i)])
 
     def finish(self) -> str:
         """What is left, broken as it may be."""
@@ -41,7 +54,10 @@ class WindowDecoder:
 
     def _take(self, text: str) -> str:
         piece = text[len(self._decode(self._context)) :]
-        kept = self._held if piece else self._context + self._held
-        self._context = kept[-_MAX_CONTEXT_IDS:]
+        if piece:
+            self._context = self._held[-_MAX_CONTEXT_IDS:]
+        elif len(self._context) + len(self._held) <= _MAX_CONTEXT_IDS:
+            # Without a text of their own they may still tell how the next is spaced.
+            self._context += self._held
         self._held = []
         return piece

@@ -1,0 +1,111 @@
+"""The compiler at the door: off the loop, bounded in time, and it remembers."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from protos.errors import InvalidRequest, QueueFull, Unsupported
+from radixd.chassis.vocabulary import Vocabulary, fake_vocabulary
+from tests.tokenizer_svc.client import wait_until
+from tokenizer_svc.constraints import compiler as module
+from tokenizer_svc.constraints.compiler import ConstraintCompiler
+from tokenizer_svc.generation_request import Constraint
+from tokenizer_svc.served_model import ServedModel
+
+MODEL = ServedModel(model_id="fake", vocab_size=264, max_length=64, eos_token_ids=frozenset({257}))
+PLAIN = Constraint(kind="regex", text="[a-z]+")
+BROKEN = Constraint(kind="regex", text="((")
+
+
+def slow(number: int) -> Constraint:
+    """Takes seconds to find out that it is too complex."""
+    return Constraint(kind="regex", text=f"x{number}" + "(a{1000}){1000}" * 3)
+
+
+@pytest.fixture
+async def compiler() -> AsyncIterator[ConstraintCompiler]:
+    made = ConstraintCompiler(fake_vocabulary, limit_s=0.05)
+    yield made
+    await made.close()
+
+
+async def test_answers_are_remembered(compiler: ConstraintCompiler) -> None:
+    compiler._limit_s = 30
+    first = await compiler.grammar(PLAIN, MODEL)
+    with pytest.raises(InvalidRequest) as refused:
+        await compiler.grammar(BROKEN, MODEL)
+    assert refused.value.field == "constraint.regex"
+    await compiler.close()
+    compiler._idle = []  # nobody is left to ask
+    assert await compiler.grammar(PLAIN, MODEL) == first
+    with pytest.raises(InvalidRequest, match="unclosed group"):
+        await compiler.grammar(BROKEN, MODEL)
+
+
+async def test_slow_ones_hold_nothing_up(compiler: ConstraintCompiler) -> None:  # field case 93
+    """The loop goes on while one is compiled, and the next one is served."""
+    await compiler._idle[0].start(await compiler._setup_for(MODEL))
+    asked = asyncio.create_task(compiler.grammar(slow(1), MODEL))
+    longest = 0.0
+    while not asked.done():
+        before = time.monotonic()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.monotonic() - before)
+    with pytest.raises(InvalidRequest, match="too complex"):
+        await asked
+    assert longest < 1.0
+    compiler._limit_s = 30
+    assert await compiler.grammar(PLAIN, MODEL)
+
+
+async def test_one_who_leaves_takes_the_process_along(compiler: ConstraintCompiler) -> None:
+    """What it still says is nobody else's answer."""
+    compiler._limit_s = 30
+    asked = asyncio.create_task(compiler.grammar(slow(2), MODEL))
+    await wait_until(lambda: compiler._num_pending == 1)
+    await asyncio.sleep(0.2)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert await compiler.grammar(PLAIN, MODEL)
+    assert len(compiler._idle) == module._NUM_CHILDREN
+
+
+async def test_so_many_may_wait(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler._limit_s = 30
+    monkeypatch.setattr(module, "MAX_PENDING", 2)
+    asked = [asyncio.create_task(compiler.grammar(slow(n), MODEL)) for n in range(3, 5)]
+    await wait_until(lambda: compiler._num_pending == 2)
+    with pytest.raises(QueueFull):
+        await compiler.grammar(PLAIN, MODEL)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_memory_of_answers_is_bounded(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler._limit_s = 30
+    monkeypatch.setattr(module, "_MAX_KEPT", 3)
+    for number in range(8):
+        await compiler.grammar(Constraint(kind="choice", choices=(str(number),)), MODEL)
+    assert [constraint.choices for constraint in compiler._answers] == [("5",), ("6",), ("7",)]
+    for constraint in list(compiler._answers):
+        compiler._forget(constraint)
+    assert compiler._num_bytes == 0
+
+
+async def test_unknown_vocabularies_are_not_served() -> None:
+    def unknown() -> Vocabulary | None:
+        return None
+
+    with pytest.raises(Unsupported, match="constraint"):
+        await ConstraintCompiler(unknown).grammar(PLAIN, MODEL)
+    endless = ServedModel(model_id="fake", vocab_size=264, max_length=64, eos_token_ids=frozenset())
+    with pytest.raises(Unsupported, match="end of sequence"):
+        await ConstraintCompiler(fake_vocabulary).grammar(PLAIN, endless)

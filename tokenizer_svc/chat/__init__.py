@@ -1,0 +1,1 @@
+"""What a model says in a conversation, taken apart: thoughts, calls of tools, the answer."""

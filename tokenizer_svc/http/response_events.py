@@ -1,0 +1,115 @@
+"""The output of a response, item by item, and the events that tell of it.
+
+A whole reply is what the last event of the same output says.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tokenizer_svc.http.sse import event
+from tokenizer_svc.tokenizers.tokenizer import ToolCall
+
+_TEXT, _REASONING = "output_text", "reasoning_text"
+
+
+class ResponseOutput:
+    """Items in the order in which they begin; one of text at most is open."""
+
+    def __init__(self, response_id: str) -> None:
+        self._response_id = response_id
+        self._num_events = 0
+        self._open: str | None = None
+        """What the last item collects, until it is closed."""
+        self._parts: list[str] = []
+        self.items: list[dict[str, Any]] = []
+
+    def named(self, event_name: str, **fields: Any) -> bytes:
+        """An event of this stream, with its number."""
+        number = self._num_events
+        self._num_events += 1
+        return event({"type": event_name, "sequence_number": number, **fields}, name=event_name)
+
+    def text(self, delta: str) -> Iterator[bytes]:
+        """More of the answer."""
+        yield from self._add(_TEXT, delta)
+
+    def reasoning(self, delta: str) -> Iterator[bytes]:
+        """More of what was thought before it."""
+        yield from self._add(_REASONING, delta)
+
+    def call(self, call: ToolCall) -> Iterator[bytes]:
+        """A call of a function, complete."""
+        yield from self.close()
+        item = {
+            "type": "function_call",
+            "id": self._item_id("fc"),
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": call.arguments,
+            "status": "completed",
+        }
+        self.items.append(item)
+        begun = item | {"arguments": "", "status": "in_progress"}
+        yield self._of_item("response.output_item.added", item=begun)
+        arguments = "response.function_call_arguments"
+        yield self._of_part(f"{arguments}.delta", delta=call.arguments)
+        yield self._of_part(f"{arguments}.done", arguments=call.arguments, name=call.name)
+        yield self._of_item("response.output_item.done", item=item)
+
+    def close(self, *, status: str = "completed") -> Iterator[bytes]:
+        """Ends the item that is open, if one is."""
+        if self._open is None:
+            return
+        kind, text = self._open, "".join(self._parts)
+        self._open, self._parts = None, []
+        item, part = self.items[-1], _part(kind, text)
+        item["content"] = [part]
+        if kind == _TEXT:
+            item["status"] = status
+        extra: dict[str, Any] = {"logprobs": []} if kind == _TEXT else {}
+        yield self._of_part(f"response.{kind}.done", content_index=0, text=text, **extra)
+        if kind == _TEXT:
+            yield self._of_part("response.content_part.done", content_index=0, part=part)
+        yield self._of_item("response.output_item.done", item=item)
+
+    def _add(self, kind: str, delta: str) -> Iterator[bytes]:
+        if self._open != kind:
+            yield from self.close()
+            yield from self._begin(kind)
+        self._parts.append(delta)
+        extra: dict[str, Any] = {"logprobs": []} if kind == _TEXT else {}
+        yield self._of_part(f"response.{kind}.delta", content_index=0, delta=delta, **extra)
+
+    def _begin(self, kind: str) -> Iterator[bytes]:
+        item: dict[str, Any]
+        if kind == _TEXT:
+            item = {
+                "type": "message",
+                "id": self._item_id("msg"),
+                "role": "assistant",
+                "status": "in_progress",
+                "content": [],
+            }
+        else:
+            item = {"type": "reasoning", "id": self._item_id("rs"), "summary": [], "content": []}
+        self._open = kind
+        self.items.append(item)
+        yield self._of_item("response.output_item.added", item=item)
+        if kind == _TEXT:
+            part = _part(kind, "")
+            yield self._of_part("response.content_part.added", content_index=0, part=part)
+
+    def _of_item(self, name: str, *, item: dict[str, Any]) -> bytes:
+        return self.named(name, output_index=len(self.items) - 1, item=item)
+
+    def _of_part(self, event_name: str, **fields: Any) -> bytes:
+        item_id, index = self.items[-1]["id"], len(self.items) - 1
+        return self.named(event_name, item_id=item_id, output_index=index, **fields)
+
+    def _item_id(self, prefix: str) -> str:
+        return f"{prefix}_{self._response_id}_{len(self.items)}"
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
+    part: dict[str, Any] = {"type": kind, "text": text}
+    return part | {"annotations": [], "logprobs": []} if kind == _TEXT else part

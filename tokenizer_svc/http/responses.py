@@ -1,0 +1,149 @@
+"""POST /v1/responses, as far as it is text: one answer, whole or as a stream of named events."""
+
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp
+
+from tokenizer_svc.choices import ChoicePiece, Usage
+from tokenizer_svc.generate import Piece
+from tokenizer_svc.http import field_names
+from tokenizer_svc.http.answers import ending, usage_body
+from tokenizer_svc.http.bodies_responses import ResponseBody, response_request
+from tokenizer_svc.http.gateway import Gateway
+from tokenizer_svc.http.generations import Asked
+from tokenizer_svc.http.response_events import ResponseOutput
+from tokenizer_svc.http.sse import EventStream
+from tokenizer_svc.http.watch import while_connected
+
+
+class Responses:
+    """Answers conversations in the words of the Responses API."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def create(self, request: Request) -> ASGIApp:
+        """Generates."""
+        gateway = self._gateway
+        body = await gateway.read(request, ResponseBody)
+        model = gateway.models.named(body.model)
+        asked = gateway.generations.read(response_request(body), field_names.RESPONSES)
+        reply = _Reply(body, asked, model=model)
+        headers = {"x-request-id": asked.request.request_id}
+        if not body.stream:
+            await while_connected(request.receive, self._run(reply, asked))
+            return JSONResponse(reply.body, headers=headers)
+        return EventStream(
+            self._events(reply, asked),
+            keep_alive_s=gateway.keep_alive_s,
+            headers=headers,
+            names_errors=True,
+        )
+
+    async def _run(self, reply: "_Reply", asked: Asked) -> None:
+        async with aclosing(self._events(reply, asked)) as events:
+            async for _ in events:
+                pass
+
+    async def _events(self, reply: "_Reply", asked: Asked) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._gateway.generations.pieces(asked)) as pieces:
+            async for each in pieces:
+                for text in reply.events(each):
+                    yield text
+
+
+class _Reply:
+    """The words of one response; `body` is what it has come to."""
+
+    def __init__(self, body: ResponseBody, asked: Asked, *, model: str) -> None:
+        self._most_calls = 1 if body.parallel_tool_calls is False else None
+        self._num_calls = 0
+        self._output = ResponseOutput(asked.request.request_id)
+        self._is_open = False
+        sampling = asked.request.sampling
+        self.body: dict[str, Any] = {
+            "id": f"resp_{asked.request.request_id}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "model": model,
+            "output": [],
+            "usage": None,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "text": _text_options(body),
+            "tool_choice": _tool_choice(body),
+            "tools": [tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+            "truncation": "disabled",
+            "seed": sampling.seed,
+        }
+
+    def events(self, each: ChoicePiece) -> Iterator[bytes]:
+        """What this piece lets be said."""
+        if not self._is_open:
+            self._is_open = True
+            yield self._output.named("response.created", response=self.body)
+            yield self._output.named("response.in_progress", response=self.body)
+        yield from self._said(each.piece)
+        if each.usage is not None:
+            yield from self._end(each.piece, each.usage)
+
+    def _said(self, piece: Piece) -> Iterator[bytes]:
+        if piece.reasoning_text:
+            yield from self._output.reasoning(piece.reasoning_text)
+        if piece.text:
+            yield from self._output.text(piece.text)
+        for call in piece.tool_calls[: self._room_for_calls()]:
+            self._num_calls += 1
+            yield from self._output.call(call)
+
+    def _room_for_calls(self) -> int | None:
+        return None if self._most_calls is None else self._most_calls - self._num_calls
+
+    def _end(self, piece: Piece, usage: Usage) -> Iterator[bytes]:
+        is_cut = ending(piece.finish)["finish_reason"] == "length"
+        status = "incomplete" if is_cut else "completed"
+        if not self._output.items:
+            # An answer without a word is a message, too.
+            yield from self._output.text("")
+        yield from self._output.close(status=status)
+        costs = usage_body([usage])
+        self.body |= {
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": self._output.items,
+            "usage": {
+                "input_tokens": costs["prompt_tokens"],
+                "input_tokens_details": costs["prompt_tokens_details"],
+                "output_tokens": costs["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": costs["total_tokens"],
+            },
+        }
+        yield self._output.named(f"response.{status}", response=self.body)
+
+
+def _text_options(body: ResponseBody) -> dict[str, Any]:
+    if body.text is None or body.text.format is None:
+        return {"format": {"type": "text"}}
+    return body.text.model_dump(by_alias=True, exclude_none=True)
+
+
+def _tool_choice(body: ResponseBody) -> str | dict[str, str]:
+    choice = body.tool_choice
+    if choice is None:
+        return "auto"
+    return choice.mode or {"type": "function", "name": choice.function.name}
