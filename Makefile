@@ -4,9 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+NODE := .node
+NODE_STAMP := $(NODE)/.installed
+CLIENTS := .clients
+CLIENTS_STAMP := $(CLIENTS)/.installed
+SUITE := .json-schema-suite
+SUITE_STAMP := $(SUITE)/.installed
+SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench protos lock clean
+.PHONY: help install run node clients suite test fuzz check bench protos lock clean
 
 help:  ## list these tasks
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -31,8 +38,43 @@ install: $(STAMP)  ## make the virtual environment
 run: $(STAMP)  ## start everything; Ctrl-C ends it
 	$(BIN)/radixd up
 
-test: $(STAMP)  ## run every test
+NODE_FILES := $(addprefix tests/npm/,package.json package-lock.json .npmrc)
+
+# Without npm the other tests still run, and those that need it fail and say so.
+$(NODE_STAMP): $(NODE_FILES)
+	@mkdir -p $(NODE) && rm -f $(NODE_STAMP)
+	@echo "Installing what the tests need from npm into $(NODE)"
+	-cp $(NODE_FILES) $(NODE)/ && cd $(NODE) && npm ci --loglevel=error && touch .installed
+
+node: $(NODE_STAMP)  ## install what the tests need from npm
+
+CLIENT_LIST := tests/clients/requirements.txt
+
+# As with npm: who lacks them sees the tests that need them fail and say so.
+$(CLIENTS_STAMP): $(CLIENT_LIST)
+	@rm -f $(CLIENTS_STAMP)
+	@echo "Installing the clients of the tests into $(CLIENTS)"
+	-$(PYTHON) -m venv --clear $(CLIENTS) && \
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-compile \
+		-r $(CLIENT_LIST) && cp $(CLIENT_LIST) $(CLIENTS)/ && touch $@
+
+clients: $(CLIENTS_STAMP)  ## install the clients that the tests run beside openai's and curl
+
+# The source package of jsonschema carries the public test suite of JSON Schema.
+$(SUITE_STAMP): | $(STAMP)
+	@rm -rf $(SUITE) && mkdir -p $(SUITE)
+	@echo "Fetching the JSON Schema test suite into $(SUITE)"
+	-$(BIN)/python -m pip --disable-pip-version-check download --quiet -c constraints.txt \
+		--no-deps --no-binary jsonschema --dest $(SUITE) jsonschema && \
+	tar -xzf $(SUITE)/jsonschema-*.tar.gz -C $(SUITE) --strip-components=1 && touch $@
+
+suite: $(SUITE_STAMP)  ## fetch the JSON Schema test suite
+
+test: $(STAMP) $(NODE_STAMP) $(CLIENTS_STAMP) $(SUITE_STAMP)  ## run every test
 	$(BIN)/python -m pytest
+
+fuzz: $(STAMP)  ## random input at both doors, for SECONDS and with SEED
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
@@ -58,5 +100,5 @@ lock: $(STAMP)  ## write what is installed into constraints.txt
 	mv constraints.new constraints.txt
 	@touch $(STAMP)
 
-clean:  ## remove the virtual environment and the caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove what was installed and the caches
+	rm -rf $(VENV) $(NODE) $(CLIENTS) $(SUITE) .mypy_cache .pytest_cache .ruff_cache .hypothesis

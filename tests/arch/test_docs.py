@@ -24,7 +24,8 @@ SYSTEM_FOLDERS = {
 }
 """First parts of absolute paths that mean the same on every machine, or in our images."""
 
-HTTP_PATHS = {"v1", "preheat", "health", "metrics"}
+HTTP_PATHS = {"v1", "preheat", "health", "metrics", "components"}
+"""The last one is the place of schemas in a description of HTTP."""
 
 HOSTS = {
     "127.0.0.1",
@@ -43,7 +44,14 @@ NOWHERE = {"no", "nowhere"}
 
 _ABSOLUTE = re.compile(r"(?<![\w.~$}{/:<>*)\]-])/([a-z_]+)/[\w.]")
 _URL = re.compile(r"\b(?:https?|git|ssh)://([\w.-]+)|\bfile:///([\w.-]+)")
-_SKIPPED_FOLDERS = {".git", "__pycache__", "build", "dist", "node_modules"}
+_SKIPPED_FOLDERS = {
+    ".git",
+    ".json-schema-suite",
+    "__pycache__",
+    "build",
+    "dist",
+    "node_modules",
+}
 _TEXT = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".proto", ".json", ".jsonl", ".cfg", ""}
 
 

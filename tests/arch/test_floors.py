@@ -52,7 +52,10 @@ ONLY_IN = {
         "scheduler_svc.metrics",
         "scheduler_svc.metrics_server",
         "scheduler_svc.server",
+        "tokenizer_svc.http.metrics",
     ),
+    "starlette": ("tokenizer_svc.http",),
+    "uvicorn": ("tokenizer_svc.http",),
     "kernels": ("gpu_worker.ops", "kernels"),
 }
 """Libraries that cost memory, start-up time or a second place to make a known mistake."""

@@ -163,7 +163,12 @@ def test_containers_may_do_nothing_they_need_not() -> None:
 
 def test_only_the_public_port_is_published_and_on_the_loopback() -> None:
     published = {name: service["ports"] for name, service in services() if "ports" in service}
-    assert published == {"front": ["127.0.0.1:${RADIXD_PORT:-50051}:50051"]}
+    assert published == {
+        "front": [
+            "127.0.0.1:${RADIXD_PORT:-50051}:50051",
+            "127.0.0.1:${RADIXD_HTTP_PORT:-3000}:3000",
+        ]
+    }
     assert compose()["networks"]["backend"] == {"internal": True}
     for name, service in services():
         assert ("public" in service["networks"]) == (name == "front")
@@ -202,3 +207,11 @@ def test_services_start_when_what_they_need_is_healthy() -> None:
 def test_images_have_the_version_of_the_project(project: dict[str, Any]) -> None:
     for name, service in services():
         assert service["image"] == f"radixd/{name}:{project['version']}"
+
+
+def test_what_serves_without_keys_is_published_on_the_loopback_alone() -> None:
+    assert "RADIXD_HOST=0.0.0.0" in "\n".join(stages()["front"])
+    assert "RADIXD_INSECURE" not in re.sub(r"#.*", "", DOCKERFILE.read_text(encoding="utf-8"))
+    front = compose()["services"]["front"]
+    assert front["environment"]["RADIXD_INSECURE"] == "${RADIXD_INSECURE:-true}"
+    assert all(port.startswith("127.0.0.1:") for port in front["ports"])

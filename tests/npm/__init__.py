@@ -1,0 +1,1 @@
+"""What the tests need from npm: `package.json` lists it, `make test` installs it into `.node`."""
