@@ -34,6 +34,7 @@ HOSTS = {
     "huggingface.co",
     "keepachangelog.com",
     "localhost",
+    "opencollective.com",
     "semver.org",
     "www.apache.org",
 }
@@ -45,8 +46,10 @@ NOWHERE = {"no", "nowhere"}
 _ABSOLUTE = re.compile(r"(?<![\w.~$}{/:<>*)\]-])/([a-z_]+)/[\w.]")
 _URL = re.compile(r"\b(?:https?|git|ssh)://([\w.-]+)|\bfile:///([\w.-]+)")
 _SKIPPED_FOLDERS = {
+    ".clients",
     ".git",
     ".json-schema-suite",
+    ".node",
     "__pycache__",
     "build",
     "dist",

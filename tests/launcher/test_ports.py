@@ -39,6 +39,6 @@ def test_the_host_of_http_is_that_of_the_server_unless_it_has_its_own():
 
     assert url() == "http://127.0.0.1:3000"
     assert url(host="0.0.0.0", http_port=8000) == "http://127.0.0.1:8000"
-    assert url(host="0.0.0.0", http_host="127.0.0.2") == "http://127.0.0.2:3000"
+    assert url(host="0.0.0.0", http_host="localhost") == "http://localhost:3000"
     assert url(http_host="::") == "http://[::1]:3000"
     assert url(http_port=-1) is None
