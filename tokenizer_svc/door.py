@@ -102,7 +102,10 @@ class Door(grpc.aio.ServerInterceptor):
             field = getattr(problem, "field", None)
             log.debug("call_refused", method=method, reason=problem.reason, field=field)
             await paced.settle()
-            await context.abort_with_status(to_status(problem))
+            try:
+                await context.abort_with_status(to_status(problem))
+            except grpc.aio.InternalError:
+                raise asyncio.CancelledError from None  # as above: nobody is left to be told
 
         return call
 

@@ -7,9 +7,9 @@ Definitions, once:
 - `out_tok_s`: tokens divided by the window.
 - `front_cpu_us`: processor time of the front, all of its threads, divided by tokens.
 - `cpu_share`: processor time of each process divided by the window; 1 is one core.
-- `bound_by`: the busiest process, where it kept a core busy.  Where none did: `steps`, as the time
-  that each step is to take bounds the rate, or `others`, where the rate is far below that:
-  something else ran on the machine, and the figures of time say little.
+- `bound_by`: the busiest process, where it kept a core busy.  Where none did: `steps`, where the
+  worker was in a step most of the time, those it is told to take and what it computes in them;
+  else `others`: something else ran on the machine, and the figures of time say little.
 - `delay_ms`: what the server adds to a token: from the moment the worker has sampled it, which the
   worker writes down, to the moment a client has read it from its socket.  In it are the way to the
   scheduler, its step, the way to the front, the front, and the other streams' tokens of the same
@@ -25,13 +25,11 @@ from typing import Any
 
 from radixd.bench.figures import percentile
 
-FRONT = "tokenizer_svc"
+FRONT, WORKER = "tokenizer_svc", "gpu_worker"
 _NS_PER_S = 1e9
 _NS_PER_MS = 1e6
 _BUSY_SHARE = 0.8
 """Of a core; a process that has less than this waits for others."""
-_LEAST_KEPT = 0.7
-"""Of the rate that steps allow which take no longer than they are told to."""
 
 Stamps = Mapping[int, Sequence[int]]
 """By stream: when each token was sampled."""
@@ -61,12 +59,12 @@ def load_figures(load: dict[str, Any], stamps: Stamps, *, step_ms: float) -> dic
     }
 
 
-def _bound_by(share: Mapping[str, float], kept: float) -> str:
-    """`kept` is the rate as a share of what the steps allow."""
+def _bound_by(share: Mapping[str, float], slept: float) -> str:
+    """`slept` is the share of the window that the worker's steps took beside its processor time."""
     busiest = max(share, key=share.__getitem__)
     if share[busiest] >= _BUSY_SHARE:
         return busiest
-    return "steps" if kept >= _LEAST_KEPT else "others"
+    return "steps" if slept + share.get(WORKER, 0.0) >= _BUSY_SHARE else "others"
 
 
 def delays_ms(arrivals: Arrivals, stamps: Stamps, span: tuple[int, int]) -> list[float]:

@@ -6,6 +6,7 @@ Knows nothing of any service.  Defaults of gRPC that have cost others days are o
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 from collections.abc import Sequence
@@ -72,10 +73,20 @@ CLIENT_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
+_GRPC_LOGGER = "grpc._cython.cygrpc"
+
+
+def _is_no_farewell(record: logging.LogRecord) -> bool:
+    """gRPC logs a client that left before its reply as an error of ours, with a traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, grpc.aio.InternalError)
+
+
 def create_server(
     *, interceptors: Sequence[Any] = (), options: Sequence[tuple[str, Any]] = SERVER_OPTIONS
 ) -> grpc.aio.Server:
     """A server with our options and no port yet."""
+    logging.getLogger(_GRPC_LOGGER).addFilter(_is_no_farewell)
     return grpc.aio.server(options=list(options), interceptors=list(interceptors))
 
 

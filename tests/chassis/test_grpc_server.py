@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 
+import grpc
 import pytest
 
 from protos.errors import InvalidRequest
@@ -111,3 +113,11 @@ async def test_port_zero_gives_different_ports():
     assert len(ports) == 3
     with socket.create_connection(("127.0.0.1", ports.pop()), timeout=5):
         await server.stop(0)
+
+
+async def test_a_client_that_left_before_its_reply_is_no_error_in_the_log(caplog):
+    create_server()
+    log = logging.getLogger("grpc._cython.cygrpc")
+    for error in (grpc.aio.InternalError("a batch failed"), ZeroDivisionError("a defect")):
+        log.error("raised in core", exc_info=error)
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]

@@ -8,6 +8,7 @@ import grpc
 import pytest
 import structlog
 
+from protos.errors import InvalidRequest
 from tokenizer_svc.client_streams import ClientStreams
 from tokenizer_svc.door import Door
 from tokenizer_svc.tenancy import OpenDoor
@@ -16,8 +17,9 @@ from tokenizer_svc.tenancy import OpenDoor
 class CutCall:
     """A context whose client has gone, before gRPC says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_be_told: bool = True) -> None:
         self.status: Any = None
+        self._can_be_told = can_be_told
 
     def done(self) -> bool:
         return False
@@ -35,10 +37,12 @@ class CutCall:
         raise grpc.aio.InternalError("a batch failed")
 
     async def abort_with_status(self, status: Any) -> None:
+        if not self._can_be_told:
+            raise grpc.aio.InternalError("a batch failed")
         self.status = status
 
 
-async def called(behavior: Any) -> CutCall:
+async def called(behavior: Any, *, can_be_told: bool = True) -> CutCall:
     """A stream that does this behind the door, to its end."""
     door = Door(OpenDoor(), streams=ClientStreams(most=0), slow_reader_s=5)
 
@@ -47,7 +51,7 @@ async def called(behavior: Any) -> CutCall:
 
     details: Any = SimpleNamespace(method="/radixd.v1.InferenceService/Generate")
     behind: Any = await door.intercept_service(handler_of, details)
-    context = CutCall()
+    context = CutCall(can_be_told=can_be_told)
     try:
         await behind.unary_stream(b"", context)
     finally:
@@ -62,6 +66,15 @@ async def test_a_write_that_fails_before_grpc_knows_that_the_client_left_is_no_f
     with structlog.testing.capture_logs() as logs, pytest.raises(asyncio.CancelledError):
         await called(write)
     assert not logs
+
+
+async def test_a_refusal_that_nobody_hears_is_no_fault():
+    async def refuse(request: Any, context: Any) -> None:
+        raise InvalidRequest("n", "too many")
+
+    with structlog.testing.capture_logs() as logs, pytest.raises(asyncio.CancelledError):
+        await called(refuse, can_be_told=False)
+    assert [entry["event"] for entry in logs] == ["call_refused"]
 
 
 async def test_a_defect_is_logged_and_tells_the_client_nothing():

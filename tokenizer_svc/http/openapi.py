@@ -109,7 +109,7 @@ def _paths() -> dict[str, Any]:
         paths[path]["get"]["security"] = []
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
         content = paths[path]["post"]["responses"]["200"]["content"]
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # no schema: it describes one JSON value
     return paths
 
 

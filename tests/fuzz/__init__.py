@@ -1,0 +1,1 @@
+"""Random input through both public doors of a running server."""
