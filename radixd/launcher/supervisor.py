@@ -146,8 +146,10 @@ class Supervisor:
         while not self._num_signals:
             dead = self._dead_child()
             if dead is None:
+                # Short: a signal that comes just before this begins is seen when it ends, and a
+                # second one in the meantime would count as the same.
                 with contextlib.suppress(queue.Empty):
-                    self._changes.get(timeout=1.0)
+                    self._changes.get(timeout=_LOOK_EVERY_S)
             elif self._may_restart(dead):
                 self._progress.say(f"{dead.describe_end()}\nradixd starts it again")
                 self._spawn(dead.name)
