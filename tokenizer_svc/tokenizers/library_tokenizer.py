@@ -12,8 +12,8 @@ import tokenizers
 from tokenizers import models
 
 from protos.errors import InvalidRequest
+from radixd.chassis.byte_table import byte_table
 from tokenizer_svc.chat.chat_format import NO_FORMAT, ChatFormat
-from tokenizer_svc.tokenizers.byte_table import byte_table
 from tokenizer_svc.tokenizers.chat_template import ChatTemplate
 from tokenizer_svc.tokenizers.conversation import Conversation
 from tokenizer_svc.tokenizers.spelling_guard import SpellingGuard, any_of
