@@ -1,7 +1,7 @@
 """Weights of a Hugging Face folder: safetensors, in one file or in several with an index.
 
-The format is a length, a JSON directory and the bytes of the tensors; a reader of our own maps it
-and knows bfloat16, which numpy does not.  Not here: quantised safetensors.
+A reader of our own maps the files and knows bfloat16, which numpy does not.  Not here: their
+directories (radixd.chassis.safetensors_file), quantised safetensors.
 """
 
 import json
@@ -17,6 +17,7 @@ import numpy as np
 from gpu_worker.blocks import BlockKind, Blocks, FloatArray
 from gpu_worker.weights import check_finite, check_shape, widen_bfloat16
 from protos.errors import ModelError
+from radixd.chassis.safetensors_file import read_directory
 
 _FLOATS: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -24,8 +25,6 @@ _FLOATS: Mapping[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-_MAX_HEADER_BYTES = 100_000_000
-"""What the format allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,33 +91,20 @@ def _directory(folder: Path) -> dict[str, _Tensor]:
 
 
 def _open(path: Path) -> dict[str, _Tensor]:
-    """The tensors of one file, mapped; every one lies inside of it.
+    """The tensors of one file, mapped.
 
     Raises:
         ModelError: the file cannot be read, is truncated or foreign.
     """
+    entries = read_directory(path)
     try:
         with path.open("rb") as file:
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        size = int.from_bytes(view[:8], "little")
-        if len(view) < 8 or size > min(len(view) - 8, _MAX_HEADER_BYTES):
-            raise ValueError(f"a header of {size} bytes in a file of {len(view)}")
-        header = json.loads(bytes(view[8 : 8 + size]))
-        header.pop("__metadata__", None)
-        return {name: _entry(path, view[8 + size :], entry) for name, entry in header.items()}
     except OSError as error:
-        reason = error.strerror or str(error)
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    raise ModelError(path, f"truncated or not safetensors: {reason}")
-
-
-def _entry(path: Path, data: memoryview, entry: dict[str, Any]) -> _Tensor:
-    start, end = entry["data_offsets"]
-    shape = tuple(int(size) for size in entry["shape"])
-    dtype = str(entry["dtype"])
-    if not 0 <= start <= end <= len(data):
-        raise ValueError(f"bytes {start} to {end} of {len(data)}")
-    if dtype in _FLOATS and end - start != math.prod(shape) * _FLOATS[dtype].itemsize:
-        raise ValueError(f"{end - start} bytes for {dtype} {list(shape)}")
-    return _Tensor(path=path, dtype=dtype, shape=shape, raw=data[start:end])
+        raise ModelError(path, error.strerror or str(error)) from None
+    return {
+        name: _Tensor(
+            path=path, dtype=entry.dtype, shape=entry.shape, raw=view[entry.start : entry.end]
+        )
+        for name, entry in entries.items()
+    }

@@ -5,16 +5,14 @@ Enough for advice on memory.  Whether the worker can run the model is the worker
 
 import json
 import math
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from protos.errors import ModelError
 from radixd.chassis.gguf_file import GgufFile
+from radixd.chassis.safetensors_file import read_directory
 
 FP32_BYTES = 4
-
-_MAX_HEADER_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +47,6 @@ def read_shape(path: Path) -> ModelShape:
         return _read_folder(path)
     except OSError as error:
         raise ModelError(error.filename or path, error.strerror or "cannot be read") from None
-    except struct.error:
-        raise ModelError(path, "a header is damaged or cut short") from None
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ModelError(path, f"not a model of the Llama family ({error})") from None
 
@@ -65,22 +61,10 @@ def _read_folder(folder: Path) -> ModelShape:
         num_layers=config["num_hidden_layers"],
         num_kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        num_parameters=sum(_safetensors_parameters(file) for file in weights),
+        num_parameters=sum(
+            math.prod(tensor.shape) for file in weights for tensor in read_directory(file).values()
+        ),
     )
-
-
-def _safetensors_parameters(path: Path) -> int:
-    with path.open("rb") as file:
-        (header_bytes,) = struct.unpack("<Q", file.read(8))
-        if header_bytes > _MAX_HEADER_BYTES:
-            raise ModelError(path, "not a safetensors file")
-        header = json.loads(file.read(header_bytes))
-    header.pop("__metadata__", None)
-    ends = [tensor["data_offsets"][1] for tensor in header.values()]
-    missing = 8 + header_bytes + max(ends, default=0) - path.stat().st_size
-    if missing > 0:
-        raise ModelError(path, f"cut short by {missing} bytes")
-    return sum(math.prod(tensor["shape"]) for tensor in header.values())
 
 
 def _read_gguf(path: Path) -> ModelShape:

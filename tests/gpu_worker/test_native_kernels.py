@@ -15,7 +15,7 @@ from gpu_worker.native.library import NativeError, NativeModel, find_kernels
 from gpu_worker.weight_choice import MeasuredModel
 from protos.errors import InvalidRequest
 from radixd.chassis.model_source import ModelSource
-from radixd.chassis.settings import load_settings
+from radixd.chassis.setting_sources import load_settings
 from tests.gpu_worker.backends import needs_compiler
 from tests.gpu_worker.kernel_tables import NOT_HERE, TABLES
 from tests.gpu_worker.native_calls import library, make_model, sizes

@@ -1,67 +1,79 @@
-// Rows times a matrix in panels, for each format of the weights.
-//
-// A tile is two neighbouring panels, 16 outputs, and up to 16 rows, so that a weight is unpacked once for
-// all of them.  Along the inputs every row adds in the same order whatever the tile.
+// How AVX-512 reads two neighbouring panels, whose 16 outputs fill a vector, and what is its own of a
+// product.
 #pragma once
 
 #include "avx512_vector.h"
-#include "kernels.h"
+#include "product_kernels.h"
 
-namespace radixd::avx512 {
+// Rows of a tile are to stay a loop where their addresses would take more registers than there are.
+#define ONE_BY_ONE _Pragma("GCC unroll 1")
+
+namespace radixd {
 namespace {
 
-constexpr int kStretch = 64;  // inputs of a float product summed before they join the rest
-constexpr int kAhead = 8;     // groups fetched ahead of their use
-constexpr int kFloatsAhead = 256;
+struct Avx512Panels {
+  using V = Avx512;
+  using Ints = V::Ints;
+  using Vec = V::Vec;
+  using Int4Tiles = Tiles<16, 8, 4, 2, 1>;
+  using Int8Tiles = Tiles<12, 8, 4, 2, 1>;
+  using FloatTiles = Tiles<12, 8, 4, 2, 1>;
+  static constexpr int kPanels = 2;
+  // Rows computed before the next panels: their inputs stay in the second-level cache.
+  static constexpr int kRowBlock = 96;
 
-// Two panels side by side.  Where there is no second one, the first stands in for it and its results
-// are not kept.
-struct Pair {
+  // Where there is no second panel, the first stands in for it and its results are not kept.
   const uint8_t* a;
   const uint8_t* b;
   __mmask16 kept;
+
+  Avx512Panels(const uint8_t* a, const uint8_t* b, __mmask16 kept) : a(a), b(b), kept(kept) {}
+  Avx512Panels(const Matrix& w, int p, int end)
+      : a(w.panels + size_t(p) * w.panel_bytes()), b(p + 1 < end ? a + w.panel_bytes() : a),
+        kept(p + 1 < end ? 0xffff : 0x00ff) {}
+
+  Avx512Panels at(size_t offset) const { return {a + offset, b + offset, kept}; }
+  void prefetch_at(size_t offset, int count) const {
+    prefetch(a + offset, count), prefetch(b + offset, count);
+  }
+  __m256i load_16_bytes(int offset) const {
+    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + offset));
+    const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + offset));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+  }
+  Ints int16_pairs(int offset) const { return _mm512_cvtepi8_epi16(load_16_bytes(offset)); }
+  Ints nibbles(int offset) const {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + offset));
+    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + offset));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  }
+  Vec halves(int offset) const { return _mm512_cvtph_ps(load_16_bytes(offset)); }
+  Vec floats() const {
+    const __m256 low = _mm256_loadu_ps(reinterpret_cast<const float*>(a));
+    const __m256 high = _mm256_loadu_ps(reinterpret_cast<const float*>(b));
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+  }
+  void store(float* y, Vec v) const { _mm512_mask_storeu_ps(y, kept, v); }
+
+  // sum += weights * the pair in memory, for every output.
+  static void add_products(Ints& sum, Ints weights, const int16_t* pair) {
+    sum = _mm512_dpwssd_epi32(sum, weights, V::repeat_word(pair));
+  }
+
+  template <int T>
+  static void int4_tile(Avx512Panels w, const Rows& x, int row, float* y, size_t ldy);
 };
-
-// 32 bytes, 16 bytes, 8 halves and 8 floats of either panel.
-inline Ints load_bytes(const uint8_t* a, const uint8_t* b) {
-  const Ints low = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)));
-  return _mm512_inserti64x4(low, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)), 1);
-}
-
-inline __m256i load_16_bytes(const uint8_t* a, const uint8_t* b) {
-  const __m256i low = _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)));
-  return _mm256_inserti128_si256(low, _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
-}
-
-inline Vec load_halves(const uint8_t* a, const uint8_t* b) {
-  return _mm512_cvtph_ps(load_16_bytes(a, b));
-}
-
-inline Vec load_floats(const float* a, const float* b) {
-  const Vec low = _mm512_castps256_ps512(_mm256_loadu_ps(a));
-  return _mm512_insertf32x8(low, _mm256_loadu_ps(b), 1);
-}
-
-inline void prefetch(const uint8_t* p, int bytes) {
-  for (int i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T0);
-}
-
-// What a group of inputs adds to a row's outputs.
-inline Vec add_group(Vec acc, Ints dot, Vec scale, Vec minimum, float row_scale, float row_sum) {
-  acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(scale, all(row_scale)), acc);
-  return _mm512_fmadd_ps(minimum, all(row_sum), acc);
-}
 
 // A group's 4-bit weights of 16 outputs, in quads of inputs.
 struct Nibbles {
-  Ints of[8];
+  Avx512::Ints of[8];
 };
 
-inline Nibbles int4_quads(const uint8_t* a, const uint8_t* b) {
-  const Ints low = _mm512_set1_epi8(15);
+inline Nibbles int4_quads(const Avx512Panels& group) {
+  const Avx512::Ints low = _mm512_set1_epi8(15);
   Nibbles w;
   UNROLL for (int c = 0; c < 4; ++c) {
-    const Ints both = load_bytes(a + 32 * c, b + 32 * c);
+    const Avx512::Ints both = group.nibbles(32 * c);
     w.of[c] = _mm512_and_si512(both, low);
     w.of[4 + c] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
   }
@@ -70,107 +82,45 @@ inline Nibbles int4_quads(const uint8_t* a, const uint8_t* b) {
 
 // sum += weights * the quad in memory, for every output.  GCC 12 does not know that the instruction can
 // repeat a word by itself.
-inline void add_product(Ints& sum, Ints weights, const int8_t* quad) {
+inline void add_quads(Avx512::Ints& sum, Avx512::Ints weights, const int8_t* quad) {
   asm("vpdpbusd %2%{1to16%}, %1, %0"
       : "+v"(sum)
       : "v"(weights), "m"(*reinterpret_cast<const int32_t*>(quad)));
 }
 
 // int4 x int8, in 32 bits.
-inline Ints int4_dot(const Nibbles& w, const int8_t* q) {
+inline Avx512::Ints int4_dot(const Nibbles& w, const int8_t* q) {
   // Two sums, as each addition waits for the one before.
-  Ints first = _mm512_setzero_si512(), second = first;
+  Avx512::Ints first{}, second{};
   UNROLL for (int c = 0; c < 4; ++c) {
-    add_product(first, w.of[c], q + 4 * c);
-    add_product(second, w.of[4 + c], q + 16 + 4 * c);
+    add_quads(first, w.of[c], q + 4 * c);
+    add_quads(second, w.of[4 + c], q + 16 + 4 * c);
   }
   return _mm512_add_epi32(first, second);
 }
 
+// Row after row, as a group's weights fit the registers: AVX2 must keep the rows there instead.
 template <int T>
-inline void int4_tile(const Pair& w, const Rows& x, int row, float* y, size_t ldy) {
+ALONE void Avx512Panels::int4_tile(Avx512Panels w, const Rows& x, int row, float* y,
+                                    size_t ldy) {
   const int groups = x.inputs / kGroup;
   const int8_t* quants = static_cast<const int8_t*>(x.quants) + size_t(row) * x.inputs;
   const float* scales = x.scales + size_t(row) * groups;
   const float* sums = x.sums + size_t(row) * groups;
   Vec acc[T];
-  UNROLL for (int t = 0; t < T; ++t) acc[t] = none();
+  UNROLL for (int t = 0; t < T; ++t) acc[t] = Vec{};
   for (int g = 0; g < groups; ++g) {
-    const uint8_t *a = w.a + size_t(g) * kInt4Bytes, *b = w.b + size_t(g) * kInt4Bytes;
-    prefetch(a + kAhead * kInt4Bytes, kInt4Bytes), prefetch(b + kAhead * kInt4Bytes, kInt4Bytes);
-    const Nibbles quads = int4_quads(a, b);
-    const Vec scale = load_halves(a + 128, b + 128), minimum = load_halves(a + 144, b + 144);
+    const Avx512Panels group = w.at(size_t(g) * kInt4Bytes);
+    group.prefetch_at(kAhead * kInt4Bytes, kInt4Bytes);
+    const Nibbles quads = int4_quads(group);
+    const Vec scale = group.halves(128), minimum = group.halves(144);
     const int8_t* q = quants + g * kGroup;
     const float *s = scales + g, *m = sums + g;
     ONE_BY_ONE for (int t = 0; t < T; ++t, q += x.inputs, s += groups, m += groups)
-      acc[t] = add_group(acc[t], int4_dot(quads, q), scale, minimum, *s, *m);
+      acc[t] = add_group<V>(acc[t], V::to_floats(int4_dot(quads, q)), scale, minimum, *s, *m);
   }
-  UNROLL for (int t = 0; t < T; ++t) store(y + size_t(t) * ldy, acc[t], w.kept);
-}
-
-// int8 x int16: exact in 32 bits, as 32 products of at most 2**7 * 2**15 make 2**27.
-template <int T>
-inline void int8_tile(const Pair& w, const Rows& x, int row, float* y, size_t ldy) {
-  const int groups = x.inputs / kGroup;
-  const int16_t* quants = static_cast<const int16_t*>(x.quants) + size_t(row) * x.inputs;
-  const float* scales = x.scales + size_t(row) * groups;
-  const float* sums = x.sums + size_t(row) * groups;
-  Vec acc[T];
-  UNROLL for (int t = 0; t < T; ++t) acc[t] = none();
-  for (int g = 0; g < groups; ++g) {
-    const uint8_t *a = w.a + size_t(g) * kInt8Bytes, *b = w.b + size_t(g) * kInt8Bytes;
-    prefetch(a + kAhead * kInt8Bytes, kInt8Bytes), prefetch(b + kAhead * kInt8Bytes, kInt8Bytes);
-    Ints dot[T];
-    UNROLL for (int t = 0; t < T; ++t) dot[t] = _mm512_setzero_si512();
-    UNROLL for (int c = 0; c < 16; ++c) {
-      const Ints pairs = _mm512_cvtepi8_epi16(load_16_bytes(a + 16 * c, b + 16 * c));
-      UNROLL for (int t = 0; t < T; ++t) {
-        const int16_t* q = quants + size_t(t) * x.inputs + g * kGroup + 2 * c;
-        dot[t] = _mm512_dpwssd_epi32(dot[t], pairs, repeat_word(q));
-      }
-    }
-    const Vec scale = load_halves(a + 256, b + 256), minimum = load_halves(a + 272, b + 272);
-    UNROLL for (int t = 0; t < T; ++t)
-      acc[t] = add_group(acc[t], dot[t], scale, minimum, scales[size_t(t) * groups + g],
-                         sums[size_t(t) * groups + g]);
-  }
-  UNROLL for (int t = 0; t < T; ++t) store(y + size_t(t) * ldy, acc[t], w.kept);
-}
-
-// Inputs are summed in stretches, whose sums are added: one sum of all would round as often as there
-// are inputs.
-template <int P, int T>
-inline void float_tile(const Pair* w, const Rows& x, int row, float* y, size_t ldy) {
-  const float* in = x.values + size_t(row) * x.inputs;
-  Vec total[P][T];
-  UNROLL for (int p = 0; p < P; ++p)
-    UNROLL for (int t = 0; t < T; ++t) total[p][t] = none();
-  for (int first = 0; first < x.inputs; first += kStretch) {
-    const int end = first + kStretch < x.inputs ? first + kStretch : x.inputs;
-    Vec acc[P][T];
-    UNROLL for (int p = 0; p < P; ++p)
-      UNROLL for (int t = 0; t < T; ++t) acc[p][t] = none();
-    for (int k = first; k < end; ++k) {
-      Vec weights[P];
-      UNROLL for (int p = 0; p < P; ++p) {
-        const float* a = reinterpret_cast<const float*>(w[p].a) + size_t(k) * kPanel;
-        const float* b = reinterpret_cast<const float*>(w[p].b) + size_t(k) * kPanel;
-        weights[p] = load_floats(a, b);
-        _mm_prefetch(reinterpret_cast<const char*>(a + kFloatsAhead), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(b + kFloatsAhead), _MM_HINT_T0);
-      }
-      UNROLL for (int t = 0; t < T; ++t) {
-        const Vec v = all(in[size_t(t) * x.inputs + k]);
-        UNROLL for (int p = 0; p < P; ++p) acc[p][t] = _mm512_fmadd_ps(weights[p], v, acc[p][t]);
-      }
-    }
-    UNROLL for (int p = 0; p < P; ++p)
-      UNROLL for (int t = 0; t < T; ++t) total[p][t] = _mm512_add_ps(total[p][t], acc[p][t]);
-  }
-  UNROLL for (int p = 0; p < P; ++p)
-    UNROLL for (int t = 0; t < T; ++t)
-      store(y + size_t(t) * ldy + 2 * p * kPanel, total[p][t], w[p].kept);
+  UNROLL for (int t = 0; t < T; ++t) w.store(y + size_t(t) * ldy, acc[t]);
 }
 
 }  // namespace
-}  // namespace radixd::avx512
+}  // namespace radixd

@@ -1,91 +1,79 @@
-// Sixteen floats at a time: the few operations that the AVX-512 files share.
-//
-// In a namespace without a name, like all that is compiled for one instruction set: a copy of an inline
-// function that the linker kept for another file would stop a processor that lacks the set.
+// Sixteen floats at a time: what AVX-512 does with a vector, for the templates.
 #pragma once
 
-#include <immintrin.h>
+#include "avx2_vector.h"
 
-#include <cstdint>
-
-// GCC leaves long loops over registers alone, and what they hold in memory.
-#define UNROLL _Pragma("GCC unroll 16")
-// Rows of a tile are to stay a loop where their addresses would take more registers than there are.
-#define ONE_BY_ONE _Pragma("GCC unroll 1")
-
-namespace radixd::avx512 {
+namespace radixd {
 namespace {
 
-using Vec = __m512;
-using Ints = __m512i;
+struct Avx512 {
+  using Vec = __m512;
+  using Ints = __m512i;
+  static constexpr int kWidth = 16;
+  using QueryTiles = Tiles<6, 3, 2, 1>;  // queries scored, or mixed, together
 
-inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
-inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
-inline Vec all(float x) { return _mm512_set1_ps(x); }
-inline Vec none() { return _mm512_setzero_ps(); }
+  static Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+  // The end of an array of which `left` floats are left; other lanes are 0.
+  static Vec load(const float* p, int left) { return _mm512_maskz_loadu_ps(lanes(left), p); }
+  static void store(float* p, Vec v, int left) { _mm512_mask_storeu_ps(p, lanes(left), v); }
+  static __mmask16 lanes(int left) { return left >= 16 ? 0xffff : __mmask16((1u << left) - 1); }
 
-// The lanes that an array of which `left` floats are left still fills; a load makes the others 0.
-inline __mmask16 lanes(int left) { return left >= 16 ? 0xffff : __mmask16((1u << left) - 1); }
-inline Vec load(const float* p, __mmask16 kept) { return _mm512_maskz_loadu_ps(kept, p); }
-inline void store(float* p, Vec v, __mmask16 kept) { _mm512_mask_storeu_ps(p, kept, v); }
+  static Vec all(float x) { return _mm512_set1_ps(x); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec size(Vec x) { return _mm512_abs_ps(x); }
+  static Vec nearest(Vec x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  static Vec times_power_of_two(Vec x, Vec n) { return _mm512_scalef_ps(x, n); }
+  // v in the first `count` lanes, `other` in the rest.
+  static Vec first_lanes(int count, Vec v, Vec other) {
+    return _mm512_mask_mov_ps(other, lanes(count), v);
+  }
 
-// Four bytes, repeated: one quad of int8 or one pair of int16 for every output.
-inline Ints repeat_word(const void* p) {
-  int32_t word;
-  __builtin_memcpy(&word, p, sizeof(word));
-  return _mm512_set1_epi32(word);
-}
+  // Halves first, and these as AVX2 does.
+  static __m256 low(Vec v) { return _mm512_castps512_ps256(v); }
+  static __m256 high(Vec v) { return _mm512_extractf32x8_ps(v, 1); }
+  static float sum(Vec v) { return Avx2::sum(low(v) + high(v)); }
+  static float largest(Vec v) { return Avx2::largest(Avx2::max(low(v), high(v))); }
+  // The sums of four vectors, each of fours of neighbours first, and then of these.
+  static void store_sums(float* p, Vec a, Vec b, Vec c, Vec d) {
+    const Vec ab = add_pairs(a, b), cd = add_pairs(c, d);
+    const Vec crossed = _mm512_permute_ps(_mm512_mask_blend_ps(0xcccc, cd, ab), 0x4e);
+    const Vec quads = _mm512_mask_blend_ps(0xcccc, ab, cd) + crossed;
+    const __m256 y = low(quads) + high(quads);
+    _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+  }
+  // Neighbouring lanes of a and of b added: a, b, a, b...  A blend costs less than a shuffle.
+  static Vec add_pairs(Vec a, Vec b) {
+    const Vec crossed = _mm512_permute_ps(_mm512_mask_blend_ps(0xaaaa, b, a), 0xb1);
+    return _mm512_mask_blend_ps(0xaaaa, a, b) + crossed;
+  }
 
-// Pairs of lanes are combined always in the same order.
-inline float sum(Vec v) {
-  __m256 y = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
+  static Vec to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
+  // A group's 32 integers, in two vectors, to their sum and to fewer bits.
+  static Ints to_ints(Vec x) { return _mm512_cvtps_epi32(x); }
+  static float sum(const Ints v[2]) {
+    return float(_mm512_reduce_add_epi32(_mm512_add_epi32(v[0], v[1])));
+  }
+  static void store_int16(void* p, const Ints v[2]) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v[0]));
+    _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, _mm512_cvtepi32_epi16(v[1]));
+  }
+  static void store_int8(void* p, const Ints v[2]) {
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v[0]));
+    _mm_storeu_si128(static_cast<__m128i*>(p) + 1, _mm512_cvtepi32_epi8(v[1]));
+  }
 
-inline float largest(Vec v) {
-  __m256 y = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
-}
-
-inline float first(Vec v) { return _mm512_cvtss_f32(v); }
-
-// Neighbouring lanes of a and of b added: a, b, a, b...  A blend costs less than a shuffle.
-inline Vec add_pairs(Vec a, Vec b) {
-  const Vec crossed = _mm512_permute_ps(_mm512_mask_blend_ps(0xaaaa, b, a), 0xb1);
-  return _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, a, b), crossed);
-}
-
-// The sums of four vectors, each of fours of neighbours first, and then of these.
-inline __m128 sums(Vec a, Vec b, Vec c, Vec d) {
-  const Vec ab = add_pairs(a, b), cd = add_pairs(c, d);
-  const Vec crossed = _mm512_permute_ps(_mm512_mask_blend_ps(0xcccc, cd, ab), 0x4e);
-  const Vec quads = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, ab, cd), crossed);
-  const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-}
-
-// exp to about 1e-7 relative on [-87, 88]; below it, exp(-87).  Cody and Waite's reduction and the
-// polynomial of the Cephes library (Moshier, 1992).
-inline Vec exp(Vec x) {
-  // In this order of operands NaN stays NaN.
-  x = _mm512_min_ps(all(88.0f), _mm512_max_ps(all(-87.0f), x));
-  const Vec n = _mm512_roundscale_ps(_mm512_mul_ps(x, all(1.44269504f)),
-                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  Vec r = _mm512_fnmadd_ps(n, all(0.693359375f), x);
-  r = _mm512_fnmadd_ps(n, all(-2.12194440e-4f), r);
-  Vec p = all(1.9875691500e-4f);
-  p = _mm512_fmadd_ps(p, r, all(1.3981999507e-3f));
-  p = _mm512_fmadd_ps(p, r, all(8.3334519073e-3f));
-  p = _mm512_fmadd_ps(p, r, all(4.1665795894e-2f));
-  p = _mm512_fmadd_ps(p, r, all(1.6666665459e-1f));
-  p = _mm512_fmadd_ps(p, r, all(5.0000001201e-1f));
-  p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, all(1.0f)));
-  return _mm512_scalef_ps(p, n);
-}
+  // Four bytes, repeated: one quad of int8 or one pair of int16 for every output.
+  static Ints repeat_word(const void* p) {
+    int32_t word;
+    __builtin_memcpy(&word, p, sizeof(word));
+    return _mm512_set1_epi32(word);
+  }
+};
 
 }  // namespace
-}  // namespace radixd::avx512
+}  // namespace radixd

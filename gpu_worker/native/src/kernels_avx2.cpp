@@ -7,89 +7,65 @@ const radixd::Kernels* radixd::avx2_kernels() { return nullptr; }
 
 #else
 
-#include <algorithm>
-
-#include "avx2_attention.h"
+#include "attention_kernels.h"
 #include "avx2_products.h"
-#include "avx2_rows.h"
+#include "row_kernels.h"
 
 namespace radixd {
-namespace avx2 {
 namespace {
 
-// Rows computed before the next panel: their inputs stay in the first-level cache.
-constexpr int kRowBlock = 32;
+using Vec = Avx2::Vec;
+using Ints = Avx2::Ints;
 
-struct Target {
-  const Matrix& w;
-  const Rows& x;
-  float* y;
-  size_t ldy;
-  const uint8_t* panel(int p) const { return w.panels + size_t(p) * w.panel_bytes(); }
-  float* out(int row, int p) const { return y + size_t(row) * ldy + size_t(p) * kPanel; }
-};
-
-template <int T>
-int int4_rows(const Target& t, int p, int row, int end) {
-  for (; row + T <= end; row += T) int4_tile<T>(t.panel(p), t.x, row, t.out(row, p), t.ldy);
-  return row;
+void rotate(float* head, const float* cos, const float* sin, int head_dim) {
+  const int half = head_dim / 2;
+  for (int d = 0; d < half; d += 8) {
+    const Vec a = Avx2::load(head + d), b = Avx2::load(head + half + d);
+    const Vec c = Avx2::load(cos + d), s = Avx2::load(sin + d);
+    Avx2::store(head + d, _mm256_fmsub_ps(a, c, b * s));
+    Avx2::store(head + half + d, _mm256_fmadd_ps(b, c, a * s));
+  }
 }
 
-template <int T>
-int int8_rows(const Target& t, int p, int row, int end) {
-  for (; row + T <= end; row += T) int8_tile<T>(t.panel(p), t.x, row, t.out(row, p), t.ldy);
-  return row;
+float to_int8(const float* x, int size, int8_t* out) {
+  Vec top{};
+  for (int i = 0; i < size; i += 8) top = Avx2::max(top, Avx2::size(Avx2::load(x + i)));
+  const float most = Avx2::largest(top);
+  const Vec factor = Avx2::all(most > 0.0f ? 127.0f / most : 0.0f);
+  for (int i = 0; i < size; i += 8) {
+    const Ints whole = Avx2::to_ints(Avx2::load(x + i) * factor);
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out + i), _mm_packs_epi16(words, words));
+  }
+  return most / 127.0f;
 }
 
-template <int P, int T>
-int float_rows(const Target& t, int p, int row, int end) {
-  const float* panel = reinterpret_cast<const float*>(t.panel(p));
-  const size_t floats = size_t(t.w.inputs) * kPanel;
-  for (; row + T <= end; row += T)
-    float_tile<P, T>(panel, floats, t.x, row, t.out(row, p), t.ldy);
-  return row;
-}
-
-template <int P>
-void float_panels(const Target& t, int p, int row, int end) {
-  row = float_rows<P, 6>(t, p, row, end);
-  row = float_rows<P, 4>(t, p, row, end);
-  row = float_rows<P, 2>(t, p, row, end);
-  float_rows<P, 1>(t, p, row, end);
-}
-
-void product(const Matrix& w, const Rows& x, float* y, size_t ldy, int begin, int end) {
-  const Target t{w, x, y, ldy};
-  for (int first = 0; first < x.count; first += kRowBlock) {
-    const int last = std::min(x.count, first + kRowBlock);
-    for (int p = begin; p < end; ++p) {
-      if (w.format == Format::kInt4) {
-        int row = int4_rows<6>(t, p, first, last);
-        row = int4_rows<4>(t, p, row, last);
-        row = int4_rows<2>(t, p, row, last);
-        int4_rows<1>(t, p, row, last);
-      } else if (w.format == Format::kInt8) {
-        int row = int8_rows<4>(t, p, first, last);
-        row = int8_rows<2>(t, p, row, last);
-        int8_rows<1>(t, p, row, last);
-      } else if (p + 2 <= end) {
-        float_panels<2>(t, p++, first, last);
-      } else {
-        float_panels<1>(t, p, first, last);
-      }
-    }
+void from_int8(const int8_t* x, float scale, int size, float* out) {
+  for (int i = 0; i < size; i += 8) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(x + i));
+    Avx2::store(out + i, Avx2::to_floats(_mm256_cvtepi8_epi32(bytes)) * Avx2::all(scale));
   }
 }
 
 constexpr Kernels kTable = {
-    "avx2",   product,   quantise,     rms_norm, add_rms_norm, silu_mul, rotate,
-    attend,   merge,     finish,       to_int8,  from_int8,
+    .name = "avx2",
+    .product = product<Avx2Panel>,
+    .quantise = quantise<Avx2>,
+    .rms_norm = rms_norm<Avx2>,
+    .add_rms_norm = add_rms_norm<Avx2>,
+    .silu_mul = silu_mul<Avx2>,
+    .rotate = rotate,
+    .attend = attend<Avx2>,
+    .merge = merge<Avx2>,
+    .finish = finish<Avx2>,
+    .to_int8 = to_int8,
+    .from_int8 = from_int8,
 };
 
 }  // namespace
-}  // namespace avx2
 
-const Kernels* avx2_kernels() { return &avx2::kTable; }
+const Kernels* avx2_kernels() { return &kTable; }
 
 }  // namespace radixd
 
