@@ -16,7 +16,7 @@ from gpu_worker.prompt_scoring import score_prompts
 from gpu_worker.row_grammar import RowGrammars, no_vocabulary
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.step_sampling import row_faults, sample_step
-from protos.plan import BatchPlan, BatchResult, Hello
+from protos.plan import MAX_CONTEXT_TOKENS, BatchPlan, BatchResult, Hello
 from radixd.chassis.vocabulary import Vocabulary
 
 
@@ -27,13 +27,15 @@ class EngineLimits:
     num_slots: int
     max_rows: int
     max_length: int = 0
-    """In tokens; 0, or more than the model's own limit: the model's own limit."""
+    """In tokens; 0, or more than the model's own limit: the model's own limit.  No model serves
+    more than MAX_CONTEXT_TOKENS."""
     poison: bool = False
     """NaN in unwritten slots, so that a read of one shows."""
 
     def longest(self, config: ModelConfig) -> int:
         """Longest context of a row, in tokens."""
-        return min(self.max_length or config.max_length, config.max_length)
+        most = min(config.max_length, MAX_CONTEXT_TOKENS)
+        return min(self.max_length or most, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,10 @@ MAX_PAGE_SIZE = 64
 """A worker's pool has this many slots more than `Hello.num_slots`, so that any page size up to
 it can skip page 0, the page of the dump slot, without losing a slot."""
 
+MAX_CONTEXT_TOKENS = 4 << 20
+"""Longest context anybody serves: a request on its way to the scheduler and a new row of a plan
+name each of its tokens, some of them twice, and must fit a message."""
+
 TOKEN_FROM_STEP_BEFORE = -1
 """As an input id: the token that this row sampled in the plan before."""
 

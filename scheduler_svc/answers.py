@@ -67,6 +67,7 @@ def _add_pool(answer: pb.GetStatsResponse, core: Scheduler) -> None:
     answer.page_size = core.config.page_size
     answer.num_tree_nodes = core.num_tree_nodes
     answer.num_sessions = core.num_sessions
+    answer.session_tokens = core.num_session_tokens
     answer.model.CopyFrom(model_to_proto(core.state.hello))
 
 

@@ -16,6 +16,15 @@ MAX_PENDING_OUTPUTS = 100_000
 
 MAX_OUTPUTS_PER_MESSAGE = 4096
 
+MAX_SCORE_BYTES_PER_MESSAGE = 8 << 20
+"""Of log probabilities, give or take those of one output: one that scores a prompt has 40 KB of
+them, and a message may be no larger than a front takes."""
+
+MAX_PENDING_SCORE_BYTES = 256 << 20
+"""Of log probabilities; more means that nobody reads."""
+
+_ENTRY_BYTES = 4
+
 
 class Front:
     """The outbox of one front.  Belongs to the event loop's thread."""
@@ -28,6 +37,7 @@ class Front:
         self.is_too_slow = False
         """Over because more waited than may wait."""
         self._outputs: list[Output] = []
+        self._num_score_bytes = 0
         self._hello = hello
         self._state_is_news = True
         self._filled = asyncio.Event()
@@ -43,7 +53,11 @@ class Front:
         if self.over.is_set():
             return
         self._outputs.extend(outputs)
-        if len(self._outputs) > MAX_PENDING_OUTPUTS:
+        self._num_score_bytes += sum(map(_score_bytes, outputs))
+        if (
+            len(self._outputs) > MAX_PENDING_OUTPUTS
+            or self._num_score_bytes > MAX_PENDING_SCORE_BYTES
+        ):
             self._outputs.clear()
             self.is_too_slow = True
             self.over.set()
@@ -57,7 +71,26 @@ class Front:
                 self._state_is_news = False
                 return pb.AttachResponse(worker_state=worker_state_to_proto(self._hello))
             if self._outputs:
-                taken = self._outputs[:MAX_OUTPUTS_PER_MESSAGE]
-                del self._outputs[:MAX_OUTPUTS_PER_MESSAGE]
-                return outputs_to_proto(taken)
+                return outputs_to_proto(self._taken())
             self._filled.clear()
+
+    def _taken(self) -> list[Output]:
+        """The oldest news, as much as fits a message; at least one."""
+        end = num_score_bytes = 0
+        for output in self._outputs[:MAX_OUTPUTS_PER_MESSAGE]:
+            if num_score_bytes >= MAX_SCORE_BYTES_PER_MESSAGE:
+                break
+            num_score_bytes += _score_bytes(output)
+            end += 1
+        taken = self._outputs[:end]
+        del self._outputs[:end]
+        self._num_score_bytes -= num_score_bytes
+        return taken
+
+
+def _score_bytes(output: Output) -> int:
+    """Of its log probabilities; all else of an output is small."""
+    if output.logprobs is None and output.prompt_logprobs is None:
+        return 0
+    columns = [c for c in (output.logprobs, output.prompt_logprobs) if c is not None]
+    return sum(_ENTRY_BYTES * (len(c.chosen) + 2 * len(c.top_ids)) for c in columns)

@@ -102,6 +102,7 @@ def metrics_of(stats: pb.GetStatsResponse) -> Iterator[Metric]:
     yield _gauge("pool_slots", "Slots of the pool, whoever owns them", stats.num_slots)
     yield _gauge("tree_nodes", "Nodes of the prefix tree", stats.num_tree_nodes)
     yield _gauge("sessions", "Sessions that are known", stats.num_sessions)
+    yield _gauge("session_tokens", "Tokens of their tails that are cached", stats.session_tokens)
     yield _gauge("worker_connected", "1 while a worker is attached", stats.worker_connected)
     yield _gauge("requests_running", "Requests that hold slots", stats.num_running)
     reasons = ((name.lower(), count) for name, count in stats.waiting_by_reason.items())

@@ -28,7 +28,7 @@ MAX_PIN_TTL_MS = 366 * 24 * 3600 * 1000
 MAX_REPETITION_PENALTY = 10.0
 MAX_PENALTY = 2.0
 MAX_LOGPROBS = 20
-MAX_GRAMMAR_CHARACTERS = 4 << 20
+MAX_GRAMMAR_BYTES = 4 << 20
 """Larger than any constraint of a client: what it becomes is spelled out."""
 MAX_LOGIT_BIAS = 100.0
 MAX_LOGIT_BIASES = 1024
@@ -204,8 +204,8 @@ def _sampling(submit: pb.Submit) -> SamplingParams:
     _require("sampling.logprobs", logprobs, -1, MAX_LOGPROBS)
     prompt_logprobs = given.prompt_logprobs if given.HasField("prompt_logprobs") else -1
     _require("prompt_logprobs", prompt_logprobs, -1, MAX_LOGPROBS)
-    if len(given.grammar) > MAX_GRAMMAR_CHARACTERS:
-        raise InvalidRequest("constraint", f"more than {MAX_GRAMMAR_CHARACTERS} characters")
+    if len(given.grammar.encode()) > MAX_GRAMMAR_BYTES:
+        raise InvalidRequest("constraint", f"its grammar has more than {MAX_GRAMMAR_BYTES} bytes")
     return SamplingParams(
         temperature=given.temperature,
         top_k=given.top_k,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _MAX_KEPT = 64
 """Compiled grammars that are kept for the next row with the same one."""
+_MAX_KEPT_CHARACTERS = 16 << 20
+"""Of their texts; a compiled one takes some seven times as much."""
 _MAX_STATES, _MAX_STEP_FUEL = 50_000, 100_000
 """Below the library's own: an expression that explodes shows within 0.5 s instead of 2.4."""
 _LONGEST_FORCED = 32
@@ -79,7 +81,7 @@ class Grammars:
             )
             _check(compiled)
         self._kept[grammar] = compiled
-        if len(self._kept) > _MAX_KEPT:
+        while len(self._kept) > _MAX_KEPT or sum(map(len, self._kept)) > _MAX_KEPT_CHARACTERS:
             self._kept.popitem(last=False)
         # Copies share what the lexer finds out, up to its limit: after trouble it begins anew.
         return Matcher(compiled.deep_copy(), lambda: self._kept.pop(grammar, None))
@@ -160,10 +162,13 @@ class _Tokens:
     def __init__(
         self, tokens: tuple[bytes, ...], special_token_ids: list[int], eos_token_id: int
     ) -> None:
-        self.tokens = tokens
         self.special_token_ids = special_token_ids
         self.eos_token_id = eos_token_id
         special = set(special_token_ids)
+        # By number: with no spelling, as some have, one stands for all where one may follow.
+        self.tokens = tuple(
+            f"<{i}>".encode() if i in special else entry for i, entry in enumerate(tokens)
+        )
         self._ids = {
             entry: i
             for i, entry in reversed(list(enumerate(tokens)))

@@ -1,35 +1,17 @@
-"""One schema for every option: command-line flag, RADIXD_ variable and YAML key are one name.
+"""One schema for every option: what it means, its default, and what it may be.
 
-Precedence: flags, then environment, then the YAML file, then the defaults below.
+Where values come from is in `setting_sources`.
 """
 
 import os
 import re
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from protos.errors import InvalidRequest
-from radixd.chassis.yaml_file import read_yaml
-
-ENV_PREFIX = "RADIXD_"
-
-_KUBERNETES_LINK = re.compile(r"RADIXD_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT_\d+_(TCP|UDP).*)")
-"""Set by Kubernetes beside a Service whose name begins with radixd."""
-
-API_KEY_VARIABLE = "RADIXD_API_KEY"
-"""Holds the key of every client command that is not given one.  No option: a key belongs neither
-in a file of options nor in what --print-config shows."""
+from protos.plan import MAX_CONTEXT_TOKENS
 
 _WORKLOAD_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -47,6 +29,9 @@ class Settings(BaseModel):
     scheduler_host: str = Field("127.0.0.1", description="Address the scheduler listens on.")
     scheduler_port: int = Field(50052, ge=0, le=65535, description="Internal gRPC port.")
     http_host: str = Field("", description="Address the HTTP port listens on; empty: as host.")
+    http_names: tuple[str, ...] = Field(
+        (), description="DNS names that HTTP goes by without keys, with commas between."
+    )
     http_port: int = Field(
         3000, ge=-1, le=65535, description="Public HTTP port; 0: any free one, -1: none."
     )
@@ -78,7 +63,7 @@ class Settings(BaseModel):
         0.0, ge=0, allow_inf_nan=False, description="How long the fake worker takes for a step."
     )
     device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
-    num_threads: int = Field(0, ge=0, description="Threads of the worker; 0: one a core.")
+    num_threads: int = Field(0, ge=0, description="Threads of the worker; 0: one a processor.")
     backend: Literal["auto", "native", "torch"] = Field(
         "auto", description="Who computes on the CPU: our compiled code or torch; auto: the first."
     )
@@ -92,7 +77,9 @@ class Settings(BaseModel):
         "fp32", description="Precision of keys and values in the pool."
     )
     kv_slots: int = Field(16384, ge=1, description="Token slots of the KV pool.")
-    max_length: int = Field(0, ge=0, description="Longest context; 0: the model's own limit.")
+    max_length: int = Field(
+        0, ge=0, le=MAX_CONTEXT_TOKENS, description="Longest context; 0: the model's own limit."
+    )
     page_size: int = Field(1, description="Slots a page of the prefix tree: a power of 2 to 64.")
     max_running: int = Field(64, ge=1, description="Requests that run at once.")
     max_waiting: int = Field(4096, ge=1, description="Requests that may wait.")
@@ -249,17 +236,17 @@ class Settings(BaseModel):
                 raise ValueError(f"{name}: {size} is below 1")
         return sizes
 
-    @field_validator("public_domains", mode="before")
+    @field_validator("public_domains", "http_names", mode="before")
     @classmethod
     def _names(cls, given: object) -> object:
         return _parts(given) if isinstance(given, str) else given
 
-    @field_validator("public_domains")
+    @field_validator("public_domains", "http_names")
     @classmethod
-    def _named_domains(cls, domains: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not domain or "," in domain or domain != domain.strip() for domain in domains):
+    def _no_empty_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not name or "," in name or name != name.strip() for name in names):
             raise ValueError("a name is empty, holds a comma or begins or ends with a space")
-        return domains
+        return names
 
     @model_validator(mode="after")
     def _can_serve_somebody(self) -> "Settings":
@@ -301,80 +288,6 @@ class Settings(BaseModel):
     def worker_address(self) -> str:
         """The ZeroMQ endpoint in force."""
         return self.worker_endpoint or f"ipc://{self.ipc_dir}/worker.ipc"
-
-
-def variable(name: str) -> str:
-    """The environment variable of an option."""
-    return f"{ENV_PREFIX}{name.upper()}"
-
-
-def flag(name: str) -> str:
-    """The command-line flag of an option."""
-    return f"--{name.replace('_', '-')}"
-
-
-def as_text(value: object) -> str:
-    """A value as a flag or a variable takes it."""
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={part}" for key, part in value.items())
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value)
-
-
-def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Settings:
-    """Settings from flags (None: not given), environment and a YAML file.
-
-    Raises:
-        InvalidRequest: names the option, what is wrong with it and where it was given.
-    """
-    given = {key: value for key, value in flags.items() if value is not None}
-    variables = _variables()
-    from_file = {} if config_file is None else _read_options(config_file)
-    try:
-        return Settings(**(from_file | variables | given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = first["msg"].removeprefix("Value error, ")
-        name = ".".join(str(part) for part in first["loc"])
-        if not name:  # options that contradict each other; the problem begins with the name of one
-            name, _, problem = problem.partition(": ")
-            raise InvalidRequest(name, problem) from None
-        option = str(first["loc"][0])
-        if option in given:
-            where = flag(option)
-        elif option in variables:
-            where = variable(option)
-        else:
-            where = str(config_file)
-        raise InvalidRequest(name, f"{problem} ({where})") from None
-
-
-def _variables() -> dict[str, str]:
-    """The text of each option's variable that is set, by the option; their case does not matter."""
-    options = {variable(name): name for name in Settings.model_fields}
-    found: dict[str, str] = {}
-    for key, text in sorted(os.environ.items()):
-        name = key.upper()
-        is_ours = name.startswith(ENV_PREFIX) and name != API_KEY_VARIABLE
-        if name in options:
-            found[options[name]] = text
-        elif is_ours and not _KUBERNETES_LINK.fullmatch(name):
-            # A misspelt option must not be silently without effect.
-            raise InvalidRequest(name, "unknown option")
-    return found
-
-
-def _read_options(path: Path) -> dict[str, Any]:
-    loaded = read_yaml(path, option="config")
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise InvalidRequest("config", f"{path}: a mapping of option names was expected")
-    for key in loaded:
-        if key not in Settings.model_fields:
-            raise InvalidRequest(str(key), f"unknown option ({path})")
-    return loaded
 
 
 def _parts(text: str) -> tuple[str, ...]:

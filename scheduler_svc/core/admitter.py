@@ -18,10 +18,6 @@ from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.verdict import Verdict
 from scheduler_svc.core.views import WaitingReason
 
-MOST_PREFIX_SLOTS = 4 << 20
-"""Slots of cached prefixes that one plan names for new rows, give or take one request: a plan
-must fit a message."""
-
 MOST_HELD_A_STEP = 256
 """Twins found waiting in one step, so that a thousand that come at once hold up no stream."""
 
@@ -44,13 +40,12 @@ class Admitter:
         """Yields each request that was admitted, for the caller to give it its first tokens."""
         state = self._state
         state.verdict, state.capped = None, {}
-        prefix_slots = 0
         if not state.free_rows:
             state.waiting.take_in(self._facts)
             state.verdict = Verdict("", WaitingReason.NO_ROW)
             return
         for request in self._candidates():
-            if self._step_is_full(request, budget()) or prefix_slots > MOST_PREFIX_SLOTS:
+            if self._step_is_full(request, budget()):
                 return
             if self._is_held_or_ended(request):
                 if self._num_held == MOST_HELD_A_STEP:
@@ -59,7 +54,6 @@ class Admitter:
             if not self._admit_one(request):
                 return
             if request.state is State.RUNNING:
-                prefix_slots += request.num_computed
                 yield request
                 self._facts.promise.add(request)
 

@@ -52,6 +52,8 @@ at once, 150 MB at a vocabulary of 150 000."""
 def chunk_of(config: ChunkingConfig, request: Request) -> int:
     """Most tokens of this request's prompt that one step computes."""
     size = config.chunk_sizes.get(request.submission.workload, config.chunk_size)
+    if request.num_unscored:
+        size = min(size, MOST_SCORED_TOKENS)
     return min(size, config.max_batch_tokens)
 
 
@@ -61,6 +63,7 @@ def prefill_budget(
     model: StepTimeModel,
     *,
     num_before: int = 0,
+    num_unscored: int = 0,
     is_shared: bool = False,
 ) -> int:
     """Tokens that all prompts together may take in a step beside `num_decodes` decoding rows.
@@ -72,6 +75,7 @@ def prefill_budget(
     Args:
         num_before: Tokens that the oldest part-way prompt has behind it; late in a long one a
             token takes longer.
+        num_unscored: So many of them are scored; each of those goes through the head.
         is_shared: Whether more than one prompt wants tokens now: of those that end in this step,
             each first token waits for all of it.
     """
@@ -81,7 +85,7 @@ def prefill_budget(
         budget = min(budget, config.max_batch_tokens - num_decodes)
     if config.itl_target_ms > 0 and budget > 0 and (num_decodes or is_shared):
         target_ns = int(config.itl_target_ms * _NS_PER_MS)
-        budget = model.most_prefill_tokens(num_decodes, target_ns, budget, num_before)
+        budget = model.most_prefill_tokens(num_decodes, target_ns, budget, num_before, num_unscored)
     return max(0, budget)
 
 
@@ -92,7 +96,9 @@ def is_ahead_of_time(plan: PlanInFlight, model: StepTimeModel) -> bool:
     little, and whoever comes during it would find the next one planned without them.
     """
     rows = len(plan.decodes) + plan.num_verified_tokens
-    predicted_ns = model.predict_ns(rows, plan.num_prefill_tokens, plan.num_prefill_pairs)
+    predicted_ns = model.predict_ns(
+        rows, plan.num_prefill_tokens, plan.num_prefill_pairs, plan.num_scored
+    )
     return predicted_ns is not None and predicted_ns >= LONG_STEP_NS
 
 

@@ -33,10 +33,8 @@ RETRACTION_KEEPS = {
 }
 
 MOST_SESSION_TTL_S = 30 * 24 * 3600
-_POSITIVE = (
-    *("max_running", "max_batch_tokens", "chunk_size", "max_waiting", "most_passes"),
-    "max_sessions",
-)
+MOST_SESSIONS = 100_000
+_POSITIVE = ("max_running", "max_batch_tokens", "chunk_size", "max_waiting", "most_passes")
 CHUNK_SIZES = MappingProxyType({"chat": 512, "code": 1024, "longform": 2048})
 
 
@@ -145,6 +143,8 @@ class SchedulerConfig:
         if not 0.0 <= self.session_ttl_s <= MOST_SESSION_TTL_S:
             ttl_s = self.session_ttl_s
             raise ValueError(f"session_ttl_s: {ttl_s} is not in 0..{MOST_SESSION_TTL_S}")
+        if not 1 <= self.max_sessions <= MOST_SESSIONS:
+            raise ValueError(f"max_sessions: {self.max_sessions} is not in 1..{MOST_SESSIONS}")
         if not 1 <= self.max_drafts <= MOST_DRAFTS:
             raise ValueError(f"max_drafts: {self.max_drafts} is not in 1..{MOST_DRAFTS}")
         if self.speculation_rows < 0:
@@ -219,5 +219,7 @@ CHANGEABLE = (
     "speculation",
     "max_drafts",
     "speculation_rows",
+    "session_ttl_s",
+    "max_sessions",
 )
 """Fields that may change while requests run."""

@@ -130,7 +130,8 @@ class Facts:
         """Predicted time for what it still computes; 0 while nothing is known."""
         model = self._state.step_time
         step_ns = model.predict_ns(max(1, len(self._state.decoding)), 0) or 0
-        return step_ns * max(0, request.num_left) + (model.prefill_ns(request.num_owed) or 0)
+        prompt_ns = model.prefill_ns(request.num_owed, num_scored=request.num_unscored) or 0
+        return step_ns * max(0, request.num_left) + prompt_ns
 
     def time_to_first_token_ns(self, request: Request) -> int:
         """Predicted time to compute what the tree lacks of its prompt, if it began now; 0 while
@@ -141,7 +142,7 @@ class Facts:
         owed = request.num_tokens - self.cached_tokens(request)
         # One prompt gets at most its chunk of a step, and a step takes its base whoever is in it.
         num_steps = ceil(owed / chunk_of(self.config, request))
-        return self._state.step_time.prefill_ns(owed, num_steps) or 0
+        return self._state.step_time.prefill_ns(owed, num_steps, request.num_unscored) or 0
 
     def forget_held(self) -> None:
         """Requests have come or gone since they were added up."""

@@ -37,6 +37,8 @@ class PlanInFlight:
     num_verified_tokens: int = 0
     """Inputs of decoding rows among `rows`: their last tokens and the drafts behind them."""
     num_drafts: int = 0
+    num_scored: int = 0
+    """Prompt tokens whose log probability comes back."""
     sent_alone_ns: int | None = None
     """When it was planned, if nothing else was in flight then."""
 

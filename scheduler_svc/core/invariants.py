@@ -22,6 +22,7 @@ def check(scheduler: Scheduler) -> None:
     _check_tree(scheduler, holders, nodes, broken)
     _check_rows(scheduler, holders, broken)
     _check_requests(scheduler, broken)
+    _check_marks(scheduler, nodes, broken)
     books = scheduler.slot_books()
     parts = books.free + books.private + books.evictable + books.locked + books.in_flight
     if parts != books.total:
@@ -150,18 +151,6 @@ def _check_requests(scheduler: Scheduler, broken: list[str]) -> None:
         for request in state.decoding.values()
         if request.num_owed != 1
     ]
-    broken += [
-        f"{pin.pin_id}: its node does not know it"
-        for pin in state.pins
-        if pin.node is not None and pin not in pin.node.pins
-    ]
-    broken += [
-        f"session {session.name!r}: its tail's node does not know it"
-        for session in state.sessions
-        if session.pin is not None
-        and session.pin.node is not None
-        and (session.pin not in session.pin.node.pins or session.pin.node.dead)
-    ]
     if sorted(request.request_id for request in alive) != sorted(state.live):
         broken.append("live requests are not exactly those that wait, run or are cut back")
     broken += [
@@ -173,4 +162,32 @@ def _check_requests(scheduler: Scheduler, broken: list[str]) -> None:
         f"{request.request_id}: more tokens than asked for"
         for request in alive
         if request.num_outputs > request.submission.max_tokens
+    ]
+
+
+def _check_marks(scheduler: Scheduler, nodes: list[RadixNode], broken: list[str]) -> None:
+    """Whoever keeps something in the tree is known there, and nobody else is."""
+    state = scheduler.state
+    owners = {pin: f"pin {pin.pin_id}" for pin in state.pins}
+    for session in state.sessions:
+        if session.pin is not None:
+            owners[session.pin] = f"session {session.name!r}"
+    for request in state.waiting.requests():
+        if request.kept is not None:
+            owners[request.kept] = request.request_id
+    broken += [
+        f"{name}: the node where it ends does not know it"
+        for pin, name in owners.items()
+        if pin.node is not None and pin not in pin.node.pins
+    ]
+    broken += [  # of a victim it may: nobody counts those, and they go when it returns
+        f"session {session.name!r}: its tail was flushed"
+        for session in state.sessions
+        if session.pin is not None and session.pin.node is not None and session.pin.node.dead
+    ]
+    broken += [
+        f"node {node.serial}: keeps something for somebody who is gone, or ends elsewhere"
+        for node in nodes
+        for pin in node.pins
+        if not node.dead and (pin not in owners or pin.node is not node)
     ]

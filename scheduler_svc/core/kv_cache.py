@@ -171,6 +171,7 @@ class KVCache:
         existing = inserted.num_existing_pages
         if existing <= num_leased:
             return None
+        request.num_found_pages = max(request.num_found_pages, existing)
         self.pool.retire(request.pages[num_leased:existing], last_step_id)
         twins = self.tree.path_pages(inserted.lease)[num_leased:existing]
         request.pages[num_leased:existing] = twins
@@ -192,7 +193,10 @@ class KVCache:
             num_whole, key = self._computed(request)
             if num_whole > num_tree:
                 inserted = self._insert(request, key, num_whole, lease)
-                twins = request.pages[num_tree : inserted.num_existing_pages]
+                existing = inserted.num_existing_pages
+                if existing > num_tree:
+                    request.num_found_pages = max(request.num_found_pages, existing)
+                twins = request.pages[num_tree:existing]
                 self.pool.give_back(twins, Owner.PRIVATE)
                 num_tree, end = num_whole, inserted.lease
                 self.tree.release(end)

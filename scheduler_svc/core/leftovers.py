@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 
 def release_retracted(state: SchedulerState, request: Request) -> None:
-    """What it found cached stays; of what it computed itself, by `retraction_keep`:
+    """What it found cached, or others had computed meanwhile, stays; of the rest, by
+    `retraction_keep`:
     partial: what streams lack now is freed, from its tail, and the rest is evicted after what
     nobody waits for; all: nothing is freed; none: all of it."""
     end = state.kv.release(request)
     if end is None:
         return
-    num_own = end.num_pages - (request.cached_tokens or 0) // state.config.page_size
+    num_matched = (request.cached_tokens or 0) // state.config.page_size
+    num_own = max(0, end.num_pages - max(num_matched, request.num_found_pages))
     keep = state.config.retraction_keep
     if keep == "none":
         state.tree.drop_tail(end.node, num_own)

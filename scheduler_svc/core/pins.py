@@ -145,20 +145,25 @@ class PinBook:
 
     def num_hard_pages(self, tenant: str | None = None) -> int:
         """Pages that hard pins hold, stems that several share counted once."""
-        return _num_pages(p for p in self._pins.values() if tenant in (None, p.tenant))
+        theirs = (pin for pin in self._pins.values() if tenant in (None, pin.tenant))
+        return _num_pages(pin.lease.node for pin in theirs if pin.lease is not None)
 
     def num_hard_pages_by(self, name_of: Callable[[str], str]) -> dict[str, int]:
         """The same by a name of each tenant."""
-        named: dict[str, list[Pin]] = {}
+        named: dict[str, list[RadixNode]] = {}
         for pin in self._pins.values():
             if pin.lease is not None:
-                named.setdefault(name_of(pin.tenant), []).append(pin)
-        return {name: _num_pages(pins) for name, pins in named.items()}
+                named.setdefault(name_of(pin.tenant), []).append(pin.lease.node)
+        return {name: _num_pages(ends) for name, ends in named.items()}
 
     def num_kept_tokens(self, pin: Pin) -> int:
         """Tokens of a pin or mark that are cached."""
         path = [] if pin.node is None else pin.node.path()
         return sum(len(node.pages) for node in path) * self._page_size
+
+    def num_marked_tokens(self, pins: Iterable[Pin]) -> int:
+        """Tokens of several that are cached, stems that some of them share counted once."""
+        return _num_pages(pin.node for pin in pins) * self._page_size
 
     def views(self, now_ns: int, tenant: str | None = None) -> list[PinView]:
         """Every pin of a tenant (None: of all), oldest first."""
@@ -237,11 +242,10 @@ class PinBook:
         )
 
 
-def _num_pages(pins: Iterable[Pin]) -> int:
-    """Pages that these pins hold, each once."""
+def _num_pages(ends: Iterable[RadixNode | None]) -> int:
+    """Pages of the paths that end here, each once."""
     seen: dict[RadixNode, None] = {}
-    for pin in pins:
-        climber: RadixNode | None = None if pin.lease is None else pin.lease.node
+    for climber in ends:
         while climber is not None and climber not in seen:
             seen[climber] = None
             climber = climber.parent

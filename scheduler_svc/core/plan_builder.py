@@ -11,6 +11,17 @@ from scheduler_svc.core.speculation import note_drafts
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_time import pairs_of
 
+MOST_NEW_ROW_BYTES = 16 << 20
+"""What new rows may take of a plan, give or take one of them, as it must fit a message: cached
+prefixes, contexts where the sampler needs them, and grammars, some of a megabyte and more."""
+
+COMPILE_WEIGHT = 16
+"""So many times its bytes weighs a grammar that no row before it in the plan has: the worker may
+have to compile it while all others wait, which takes half a second for a megabyte and a half.  So
+a plan has one of those at most, and as many small ones as come."""
+
+_ID_BYTES = 4
+
 
 class PlanBuilder:
     """Turns "these tokens of this request" into columns, and books them as computed."""
@@ -28,6 +39,9 @@ class PlanBuilder:
         self._next_ids: array[int] = array("i")
         """Of the first inputs, as far as the last that is scored."""
         self._new_rows: list[NewRow] = []
+        self._num_new_row_bytes = 0
+        self._grammars: dict[str, None] = {}
+        """Of new rows."""
         self.num_prefill_tokens = 0
         self._num_prefill_pairs = 0
         """Of prompts, so far."""
@@ -37,6 +51,11 @@ class PlanBuilder:
     def is_empty(self) -> bool:
         """Nothing was added."""
         return not (self._decodes or self._planned)
+
+    @property
+    def may_bind(self) -> bool:
+        """Whether the plan has room for one more row that the worker does not know yet."""
+        return self._num_new_row_bytes < MOST_NEW_ROW_BYTES
 
     def add_decodes(self, requests: list[Request], slots: array[int]) -> None:
         """One token for each stream; `slots` [n] is where its KV goes, its pages are in place.
@@ -164,6 +183,7 @@ class PlanBuilder:
                 self._num_prefill_pairs,
                 self._num_verified_tokens,
                 self._num_drafts,
+                sum(row.num_scored for row in self._planned),
                 None if state.in_flight else state.now_ns,
             )
         )
@@ -176,16 +196,25 @@ class PlanBuilder:
         """The worker sees the row for the first time."""
         sampling = request.submission.sampling
         request.is_bound = True
-        self._new_rows.append(
-            NewRow(
-                row=request.row,
-                prefix_slots=self._state.kv.slots(request, 0, start),
-                sampling=sampling,
-                num_prompt=request.num_prompt,
-                context_ids=request.tokens[:] if sampling.needs_context else array("i"),
-                suppressed_ids=self._suppressed(request) if sampling.min_tokens else (),
-            )
+        new = NewRow(
+            row=request.row,
+            prefix_slots=self._state.kv.slots(request, 0, start),
+            sampling=sampling,
+            num_prompt=request.num_prompt,
+            context_ids=request.tokens[:] if sampling.needs_context else array("i"),
+            suppressed_ids=self._suppressed(request) if sampling.min_tokens else (),
         )
+        self._new_rows.append(new)
+        self._num_new_row_bytes += _ID_BYTES * (len(new.prefix_slots) + len(new.context_ids))
+        if sampling.grammar:
+            self._num_new_row_bytes += self._weight_of(sampling.grammar)
+
+    def _weight_of(self, grammar: str) -> int:
+        num_bytes = len(grammar) if grammar.isascii() else len(grammar.encode())
+        if grammar in self._grammars:
+            return num_bytes
+        self._grammars[grammar] = None
+        return COMPILE_WEIGHT * num_bytes
 
     def _suppressed(self, request: Request) -> tuple[int, ...]:
         return tuple(sorted(request.stop_ids))

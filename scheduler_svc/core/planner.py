@@ -9,7 +9,10 @@ never stops running streams, and never keeps a short one waiting for its end.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
+from math import ceil
 
 from protos.plan import BatchPlan
 from scheduler_svc.core.admitter import Admitter
@@ -28,6 +31,7 @@ from scheduler_svc.core.reliever import Reliever
 from scheduler_svc.core.request import Request, State
 from scheduler_svc.core.speculation import deal, is_possible, must_wait, num_spare_pages
 from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.step_time import MIN_PREFILL_TOKENS
 
 LOOK_AGAIN_STEPS = 8
 """While nobody comes or goes, a full pool is looked at again after so many steps: what streams are
@@ -48,6 +52,8 @@ class Planner:
         self._reliever = Reliever(state, self._facts)
         self._budget = 0
         """Tokens that prompts may still take of this step."""
+        self._price_of_scored: Callable[[], float] = lambda: 1.0
+        """Tokens of the budget that one takes which is scored, at least 1: it costs more time."""
         self._scored_budget = MOST_SCORED_TOKENS
         """Of those, tokens of prompts that are scored."""
         self._drafted: list[tuple[Request, array[int]]] = []
@@ -85,13 +91,16 @@ class Planner:
             (preheats if request.is_preheat else prefills).append(request)
         ordered = order_prefills(prefills)
         num_before = ordered[0].num_computed if ordered else 0
-        self._budget = prefill_budget(
+        budget = partial(
+            prefill_budget,
             state.config,
             num_decodes,
             state.step_time,
             num_before=num_before,
             is_shared=len(prefills) + state.waiting.num_candidates > 1,
         )
+        self._budget = most = budget()
+        self._price_of_scored = lambda: most / max(1, budget(num_unscored=most))
         for request in ordered[:1]:
             wanted = self._wanted_by_shorter(request, ordered[1:])
             self._extend(request, share_of_first(self._budget, wanted))
@@ -180,11 +189,15 @@ class Planner:
 
     def _extend(self, request: Request, share: int | None = None) -> None:
         """Gives a prompt as much of the step as it may have."""
+        if not (request.is_bound or self._builder.may_bind):
+            return
         owed = request.num_to_prefill(self._kv.page_size)
         budget = self._budget if share is None else min(share, self._budget)
-        num_tokens = min(owed, chunk_of(self._state.config, request), budget)
-        if request.num_unscored:
-            num_tokens = min(num_tokens, self._scored_budget)
+        num_tokens, price = min(owed, chunk_of(self._state.config, request), budget), 1.0
+        if request.num_unscored and num_tokens > 0:
+            price = self._price_of_scored()
+            affordable = max(min(MIN_PREFILL_TOKENS, budget), int(budget / price))
+            num_tokens = min(num_tokens, self._scored_budget, affordable)
         if num_tokens > 1 and not self._kv.grow(request, request.num_computed + num_tokens):
             room = (len(request.pages) + self._kv.num_available_pages) * self._kv.page_size
             num_tokens = min(num_tokens, room - request.num_computed)
@@ -193,7 +206,7 @@ class Planner:
         if request.num_unscored:
             self._scored_budget -= num_tokens
         self._builder.add(request, num_tokens)
-        self._budget -= num_tokens
+        self._budget -= ceil(num_tokens * price)
 
     def _admit(self) -> None:
         state = self._state
@@ -203,9 +216,13 @@ class Planner:
         if not self._may_admit():
             return
         admitter = Admitter(state, self._facts, self._reliever)
-        for request in admitter.admitted(lambda: self._budget):
+        for request in admitter.admitted(self._budget_of_new):
             self._extend(request)
         self.outputs += admitter.outputs
+
+    def _budget_of_new(self) -> int:
+        """Tokens of this step for whoever is admitted next."""
+        return self._budget if self._builder.may_bind else 0
 
     def _may_admit(self) -> bool:
         """Who did not fit a few steps ago does not now, unless somebody left: streams only grow."""

@@ -63,6 +63,7 @@ class Request:
         "num_admitted_before",
         "num_computed",
         "num_drafted",
+        "num_found_pages",
         "num_pending",
         "num_retractions",
         "num_unacked",
@@ -204,6 +205,9 @@ class Request:
         self.num_retractions = 0
         self.cached_tokens: int | None = None
         """Prompt tokens found in the tree at first admission; fixed from then on."""
+        self.num_found_pages = 0
+        """The first so many pages of its tokens were in the tree when it had computed them: those
+        that others computed, too, while it could not use theirs."""
         self.peeked_tokens = 0
         """Tokens the tree held at the last look at it while waiting."""
         self.peeked_at = -1

@@ -46,7 +46,11 @@ def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
     state.last_step_ns = state.now_ns
     num_decodes = len(plan.decodes) + plan.num_verified_tokens
     state.step_time.note(
-        num_decodes, plan.num_prefill_tokens, result.forward_ns, plan.num_prefill_pairs
+        num_decodes,
+        plan.num_prefill_tokens,
+        result.forward_ns,
+        plan.num_prefill_pairs,
+        plan.num_scored,
     )
     if plan.sent_alone_ns is not None:
         state.step_time.note_turnaround(state.now_ns - plan.sent_alone_ns, result.forward_ns)

@@ -300,6 +300,11 @@ class Scheduler:
         return len(self.state.sessions)
 
     @property
+    def num_session_tokens(self) -> int:
+        """Tokens of the tails of sessions that are cached, each once."""
+        return self.state.sessions.num_kept_tokens(self.state.pins)
+
+    @property
     def num_in_flight(self) -> int:
         """Plans the worker has not answered."""
         return len(self.state.in_flight)

@@ -26,7 +26,6 @@ class Session:
 
     __slots__ = (
         "cache_domain",
-        "expires_ns",
         "hits",
         "last_turn",
         "name",
@@ -34,6 +33,7 @@ class Session:
         "num_turns",
         "pin",
         "tenant",
+        "used_ns",
     )
 
     def __init__(self, submission: Submission) -> None:
@@ -49,16 +49,17 @@ class Session:
         self.num_turns = 0
         self.hits = 0
         """Turns that began with all that was kept."""
-        self.expires_ns = 0
+        self.used_ns = 0
+        """When a turn of it last began or ended."""
 
 
 class SessionBook:
     """Sessions by tenant, each tenant's least recently used first: all have one time to live, so
     these are also the first to expire."""
 
-    def __init__(self, *, ttl_ns: int, most_of_one: int) -> None:
-        """`ttl_ns` counts from a session's last turn, 0: none is kept; `most_of_one` tenant."""
-        self._ttl_ns = ttl_ns
+    def __init__(self, *, ttl_s: float, most_of_one: int) -> None:
+        """`ttl_s` counts from a session's last turn, 0: none is kept; `most_of_one` tenant."""
+        self._ttl_ns = round(ttl_s * 1e9)
         self._most_of_one = most_of_one
         self._tenants: dict[str, dict[tuple[str, str], Session]] = {}
         self._next_expiry_ns: int | None = None
@@ -70,6 +71,14 @@ class SessionBook:
     def __iter__(self) -> Iterator[Session]:
         for sessions in self._tenants.values():
             yield from sessions.values()
+
+    def tune(self, *, ttl_s: float, most_of_one: int, now_ns: int, pins: PinBook) -> None:
+        """Other limits from now on, for the sessions there are as well."""
+        self._ttl_ns, self._most_of_one = round(ttl_s * 1e9), most_of_one
+        for sessions in list(self._tenants.values()):
+            self._make_room(sessions, most_of_one, pins)
+        self._next_expiry_ns = now_ns
+        self.expire(now_ns, pins)
 
     def begin_turn(self, request: Request, now_ns: int) -> bool:
         """A request was admitted for the first time; whether it found all that its session kept."""
@@ -124,8 +133,8 @@ class SessionBook:
         self._next_expiry_ns = None
         for sessions in list(self._tenants.values()):
             for session in list(sessions.values()):
-                if session.expires_ns > now_ns:
-                    self._watch(session.expires_ns)
+                if session.used_ns + self._ttl_ns > now_ns:
+                    self._watch(session.used_ns)
                     break
                 self._forget(session, pins)
 
@@ -139,6 +148,10 @@ class SessionBook:
         for session in self:
             session.pin = None
 
+    def num_kept_tokens(self, pins: PinBook) -> int:
+        """Tokens of all tails that are cached, stems that several share counted once."""
+        return pins.num_marked_tokens(s.pin for s in self if s.pin is not None)
+
     def views(self, now_ns: int, tenant: str | None, pins: PinBook) -> list[SessionView]:
         """The sessions of a tenant (None: of all), least recently used first."""
         tenants = list(self._tenants) if tenant is None else [tenant]
@@ -149,7 +162,7 @@ class SessionBook:
                 cache_domain=session.cache_domain,
                 num_tokens=session.num_tokens,
                 kept_tokens=pins.num_kept_tokens(session.pin) if session.pin else 0,
-                expires_in_ns=max(0, session.expires_ns - now_ns),
+                expires_in_ns=max(0, session.used_ns + self._ttl_ns - now_ns),
                 num_turns=session.num_turns,
                 hits=session.hits,
             )
@@ -168,18 +181,23 @@ class SessionBook:
 
     def _open(self, submission: Submission, pins: PinBook) -> Session:
         sessions = self._tenants.setdefault(submission.tenant, {})
-        while len(sessions) >= self._most_of_one:
-            self._forget(next(iter(sessions.values())), pins)
+        self._make_room(sessions, self._most_of_one - 1, pins)
         self._tenants[submission.tenant] = sessions  # the last of its sessions may have left
         session = Session(submission)
         sessions[session.cache_domain, session.name] = session
         return session
 
     def _touch(self, session: Session, now_ns: int) -> None:
-        session.expires_ns = now_ns + self._ttl_ns
-        self._watch(session.expires_ns)
+        session.used_ns = now_ns
+        self._watch(now_ns)
         sessions, name = self._tenants[session.tenant], (session.cache_domain, session.name)
         sessions[name] = sessions.pop(name)
+
+    def _make_room(
+        self, sessions: dict[tuple[str, str], Session], most: int, pins: PinBook
+    ) -> None:
+        while len(sessions) > most:
+            self._forget(next(iter(sessions.values())), pins)
 
     def _forget(self, session: Session, pins: PinBook) -> None:
         _let_go(session, pins)
@@ -188,8 +206,8 @@ class SessionBook:
         if not sessions:
             del self._tenants[session.tenant]
 
-    def _watch(self, expires_ns: int) -> None:
-        known = self._next_expiry_ns
+    def _watch(self, used_ns: int) -> None:
+        known, expires_ns = self._next_expiry_ns, used_ns + self._ttl_ns
         self._next_expiry_ns = expires_ns if known is None else min(known, expires_ns)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from protos.plan import Hello, LogprobColumns
-from scheduler_svc.core import leftovers
+from scheduler_svc.core import admission_books, leftovers
 from scheduler_svc.core.admission import ADMISSION_ESTIMATES, EstimateKnobs
 from scheduler_svc.core.books import Books
 from scheduler_svc.core.config import SchedulerConfig
@@ -26,7 +26,6 @@ from scheduler_svc.core.messages import Ending, Output, PinLevel, PinReceipt
 from scheduler_svc.core.page_lives import PageLives
 from scheduler_svc.core.page_pool import PagePool
 from scheduler_svc.core.pins import PinBook
-from scheduler_svc.core.radix_node import PrefixKey
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.request import Request, State
 from scheduler_svc.core.sessions import SessionBook
@@ -68,9 +67,7 @@ class SchedulerState:
         self.waiting = WaitingQueue(WAITING_ORDERS[config.waiting_order])
         self.twins = Twins(config.page_size)
         self.ended = MemoryOfEnded()
-        self.sessions = SessionBook(
-            ttl_ns=round(config.session_ttl_s * 1e9), most_of_one=config.max_sessions
-        )
+        self.sessions = SessionBook(ttl_s=config.session_ttl_s, most_of_one=config.max_sessions)
         self.verdict: Verdict | None = None
         """Why nobody more was admitted, the last time somebody asked."""
         self.num_changes = 0
@@ -192,34 +189,12 @@ class SchedulerState:
         self.num_admitted += 1
         request.admitted_tick = self.num_admitted
         request.note(self.now_ns, "admitted", f"{request.num_computed} tokens cached")
-        self.note_first_admission(request)
+        admission_books.note_admission(self, request)
         self.twins.lead(request)
-
-    def note_first_admission(self, request: Request) -> None:
-        """Fixes `cached_tokens`, once."""
-        assert request.lease is not None
-        submission = request.submission
-        if len(self.pins):
-            # A match leaves the last token out; a pin of just this prompt is hit all the same.
-            whole = PrefixKey.of(
-                request.namespace, request.tokens, request.num_prompt, self.config.page_size
-            )
-            self.pins.hit(self.tree.find(whole) or request.lease.node, self.now_ns)
-        if request.cached_tokens is not None:
-            return
-        request.cached_tokens = min(request.num_computed, request.num_prompt)
-        self.counters.session_hits += self.sessions.begin_turn(request, self.now_ns)
-        self.tree.count_hit(request.lease, submission.priority)
-        self.ledger.admit(submission.tenant, request.num_owed)
-        if not submission.preheat:
-            counts = self.ledger.of(submission.tenant)
-            for books in (self.counters, counts):
-                books.prompt_tokens += request.num_prompt
-                books.cached_tokens += request.cached_tokens
 
     def end_warm_preheat(self, request: Request) -> Output:
         """A preheat whose prefix, attached already, is cached to its last whole page."""
-        self.note_first_admission(request)
+        admission_books.note_admission(self, request)
         pin = self.pin(request)
         self.kv.detach(request)
         return self.end(request, Ending.PREHEATED, pin=pin)
@@ -335,6 +310,12 @@ class SchedulerState:
             self.tree.set_rank(EVICTION_POLICIES[config.eviction_policy])
         if config.max_batch_tokens != before.max_batch_tokens:
             self._fit_rows()
+        self.sessions.tune(
+            ttl_s=config.session_ttl_s,
+            most_of_one=config.max_sessions,
+            now_ns=self.now_ns,
+            pins=self.pins,
+        )
         if any(getattr(config, name) != getattr(before, name) for name in _OF_THE_ORDER):
             self.waiting.set_order(WAITING_ORDERS[config.waiting_order], facts)
 

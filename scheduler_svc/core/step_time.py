@@ -1,9 +1,10 @@
 """Predicts how long the worker takes for a step.  Learns from what steps took; reads no clock.
 
-The model is linear: base + per_row * decoding rows + per_token * prompt tokens + per_pair * pairs,
-none of them negative, where a pair is a prompt token and a token it attends to: late in a long
-prompt attention takes most of the time.  A draft counts as a row: it goes through the head and
-attends to its context as one.
+The model is linear: base + per_row * decoding rows + per_token * prompt tokens + per_pair * pairs
++ per_scored * scored tokens, none of them negative, where a pair is a prompt token and a token it
+attends to: late in a long prompt attention takes most of the time.  A draft counts as a row: it
+goes through the head and attends to its context as one.  A token of a prompt that is scored goes
+through the head, too, which no other but the prompt's last one does.
 The model is fitted by least squares with exponential forgetting: the normal equations are kept as
 running sums, each step weighing `FORGETTING` times what the next one does (recursive least squares:
 Ljung, System Identification, 1999, chapter 11).  Where the data say nothing about a coefficient,
@@ -47,10 +48,13 @@ _NS_PER_UNIT = 1e6
 _ROWS_PER_UNIT = 64.0
 _TOKENS_PER_UNIT = 512.0
 _PAIRS_PER_UNIT = 512.0 * 1024.0
+_SCORED_PER_UNIT = 256.0
 
-_BASE, _PER_ROW, _PER_TOKEN, _PER_PAIR = _COEFFICIENTS = range(4)
+_BASE, _PER_ROW, _PER_TOKEN, _PER_PAIR, _PER_SCORED = _COEFFICIENTS = range(5)
 _PRODUCTS = tuple(combinations_with_replacement(_COEFFICIENTS, 2))
-_SUBSETS = tuple(subset for size in (4, 3, 2, 1) for subset in combinations(_COEFFICIENTS, size))
+_SUBSETS = tuple(subset for size in (5, 4, 3, 2, 1) for subset in combinations(_COEFFICIENTS, size))
+_UNSCORED_SUBSETS = tuple(subset for subset in _SUBSETS if _PER_SCORED not in subset)
+"""Half as many to try where nobody asks for scores."""
 
 Vector = tuple[float, ...]
 """One number a coefficient."""
@@ -62,10 +66,12 @@ def pairs_of(num_tokens: int, num_before: int) -> int:
 
 
 class StepTimeModel:
-    """Time of a step from its number of decoding rows, of prompt tokens and of their pairs."""
+    """Time of a step from its number of decoding rows, of prompt tokens, of their pairs and of
+    those that are scored."""
 
     __slots__ = (
         "_fit",
+        "_has_scored",
         "_is_stale",
         "_num_steps",
         "_num_with_rows",
@@ -76,10 +82,11 @@ class StepTimeModel:
 
     def __init__(self) -> None:
         self._sums = [0.0] * (len(_PRODUCTS) + len(_COEFFICIENTS))
-        """[1, rows, tokens, pairs] times itself, as in _PRODUCTS, then times the duration."""
+        """[1, rows, tokens, pairs, scored] times itself, as in _PRODUCTS, then times the
+        duration."""
         self._fit: Vector = (0.0,) * len(_COEFFICIENTS)
-        """Units a step, a unit of rows, of tokens, of pairs."""
-        self._is_stale = False
+        """Units a step, a unit of rows, of tokens, of pairs, of scored ones."""
+        self._is_stale = self._has_scored = False
         self._num_steps = self._num_with_rows = self._num_with_tokens = 0
         self.turnaround_ns = 0.0
         """Between a plan and its answer, beyond the step itself: what a step costs that is not
@@ -94,11 +101,13 @@ class StepTimeModel:
             lost_ns = self.turnaround_ns + (lost_ns - self.turnaround_ns) * NEWEST_TURNAROUND
         self.turnaround_ns = lost_ns
 
-    def note(self, rows: int, prefill_tokens: int, forward_ns: int, pairs: int = 0) -> None:
+    def note(
+        self, rows: int, prefill_tokens: int, forward_ns: int, pairs: int = 0, scored: int = 0
+    ) -> None:
         """Learns from a step that was run; `forward_ns` of 0 says that nobody measured it."""
         if forward_ns <= 0:
             return
-        x, t = _units(rows, prefill_tokens, pairs), forward_ns / _NS_PER_UNIT
+        x, t = _units(rows, prefill_tokens, pairs, scored), forward_ns / _NS_PER_UNIT
         if self._num_steps >= STEPS_BETWEEN_FITS:
             expected = _dot(self._fit, x)
             if t > MOST_SURPRISE * expected > 0.0:
@@ -108,23 +117,30 @@ class StepTimeModel:
         self._num_steps += 1
         self._num_with_rows += rows > 0
         self._num_with_tokens += prefill_tokens > 0
+        self._has_scored |= scored > 0
         self._is_stale = True
         if self._num_steps % STEPS_BETWEEN_FITS == 0:
             self._solve()
 
-    def predict_ns(self, rows: int, prefill_tokens: int, pairs: int = 0) -> int | None:
-        """How long such a step takes; None while too few like it were seen."""
+    def predict_ns(
+        self, rows: int, prefill_tokens: int, pairs: int = 0, scored: int = 0
+    ) -> int | None:
+        """How long such a step takes; None while too few like it were seen.  Before any prompt was
+        scored that costs nothing more: better than knowing nothing of the step."""
         if self._num_steps < LEAST_STEPS:
             return None
         if rows > 0 and self._num_with_rows < LEAST_STEPS_OF_KIND:
             return None
         if prefill_tokens > 0 and self._num_with_tokens < LEAST_STEPS_OF_KIND:
             return None
-        return int(_dot(self._solve(), _units(rows, prefill_tokens, pairs)) * _NS_PER_UNIT)
+        units = _units(rows, prefill_tokens, pairs, scored)
+        return int(_dot(self._solve(), units) * _NS_PER_UNIT)
 
-    def most_prefill_tokens(self, rows: int, target_ns: int, most: int, num_before: int = 0) -> int:
+    def most_prefill_tokens(
+        self, rows: int, target_ns: int, most: int, num_before: int = 0, num_unscored: int = 0
+    ) -> int:
         """Most prompt tokens, up to `most`, with which a step stays below `target_ns`, if they
-        stand behind so many others of their prompt.
+        stand behind so many others of their prompt, and up to `num_unscored` of them are scored.
 
         At least MIN_PREFILL_TOKENS, or `most` where that is less; `most` while nothing is known.
         """
@@ -132,15 +148,16 @@ class StepTimeModel:
             return most
 
         def with_prompt_ns(num_tokens: int) -> int:
-            return self.predict_ns(rows, num_tokens, pairs_of(num_tokens, num_before)) or 0
+            pairs, scored = pairs_of(num_tokens, num_before), min(num_tokens, num_unscored)
+            return self.predict_ns(rows, num_tokens, pairs, scored) or 0
 
         # The time grows with the tokens: the first count that reaches the target is one too many.
         too_many = bisect_left(range(most + 1), target_ns, key=with_prompt_ns)
         return max(min(MIN_PREFILL_TOKENS, most), min(too_many - 1, most))
 
-    def prefill_ns(self, num_tokens: int, num_steps: int = 0) -> int | None:
-        """What computing so many prompt tokens in so many steps takes at least; None while that
-        is not known.
+    def prefill_ns(self, num_tokens: int, num_steps: int = 0, num_scored: int = 0) -> int | None:
+        """What computing so many prompt tokens in so many steps, and scoring some of them, takes at
+        least; None while that is not known.
 
         Others in those steps make them longer, never shorter, so a deadline that is nearer than
         this cannot be met.
@@ -149,6 +166,7 @@ class StepTimeModel:
             return None
         fit = self._solve()
         units = fit[_BASE] * num_steps + fit[_PER_TOKEN] * num_tokens / _TOKENS_PER_UNIT
+        units += fit[_PER_SCORED] * num_scored / _SCORED_PER_UNIT
         return int(units * _NS_PER_UNIT)
 
     def _solve(self) -> Vector:
@@ -166,7 +184,8 @@ class StepTimeModel:
         totals = self._sums[len(_PRODUCTS) :]
         pulled = [t + _PULL * before for t, before in zip(totals, self._fit, strict=True)]
         best, least_error = (0.0,) * size, 0.0
-        for subset in _SUBSETS:
+        subsets = _SUBSETS if self._has_scored else _UNSCORED_SUBSETS
+        for subset in subsets:
             found = _solve_subset(left, pulled, subset)
             if min(found) < 0.0:
                 continue
@@ -174,18 +193,19 @@ class StepTimeModel:
             error = -_dot(found, pulled)
             if error < least_error:
                 best, least_error = found, error
-            if len(subset) == size:
+            if subset is subsets[0]:
                 break
         self._fit, self._is_stale = best, False
         return best
 
 
-def _units(rows: int, prefill_tokens: int, pairs: int) -> Vector:
+def _units(rows: int, prefill_tokens: int, pairs: int, scored: int) -> Vector:
     return (
         1.0,
         rows / _ROWS_PER_UNIT,
         prefill_tokens / _TOKENS_PER_UNIT,
         pairs / _PAIRS_PER_UNIT,
+        scored / _SCORED_PER_UNIT,
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from protos.errors import InvalidRequest
 from radixd.chassis.exposure import check_exposure, is_loopback
-from radixd.chassis.settings import load_settings
+from radixd.chassis.setting_sources import load_settings
 from radixd.chassis.tenants import NO_TENANTS, Tenants, TenantShares, key_digest
 
 KEYED = Tenants(shares={"a": TenantShares()}, by_key_digest={key_digest("key"): "a"})

@@ -6,18 +6,23 @@ import logging
 import os
 import signal
 import socket
+import stat
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.errors import InvalidRequest
 from radixd.chassis.grpc_server import (
+    MAX_CONNECTIONS,
+    PUBLIC_SERVER_OPTIONS,
     SERVER_OPTIONS,
     add_health_and_reflection,
     check_port_is_free,
     create_server,
     join_address,
     listen,
+    listen_locally,
     set_serving,
     stop_gracefully,
     wait_for_stop_signal,
@@ -113,6 +118,47 @@ async def test_port_zero_gives_different_ports():
     assert len(ports) == 3
     with socket.create_connection(("127.0.0.1", ports.pop()), timeout=5):
         await server.stop(0)
+
+
+async def test_who_connects_once_too_often_is_turned_away_and_others_stay():
+    options = dict(PUBLIC_SERVER_OPTIONS) | {"grpc.max_allowed_incoming_connections": 3}
+    assert dict(PUBLIC_SERVER_OPTIONS)["grpc.max_allowed_incoming_connections"] == MAX_CONNECTIONS
+    server = create_server(options=list(options.items()))
+    health = await add_health_and_reflection(server, [])
+    port = listen(server, "127.0.0.1", 0)
+    await server.start()
+    await set_serving(health, [], serving=True)
+
+    async def is_answered(stub: health_pb2_grpc.HealthStub) -> bool:
+        try:
+            await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
+
+    async with contextlib.AsyncExitStack() as stack:
+        stubs = []
+        for _ in range(4):
+            channel = grpc.aio.insecure_channel(
+                f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
+            )
+            await stack.enter_async_context(channel)
+            stubs.append(health_pb2_grpc.HealthStub(channel))
+        assert [await is_answered(stub) for stub in stubs] == [True, True, True, False]
+        assert await is_answered(stubs[0])
+    await server.stop(0)
+
+
+async def test_a_local_socket_is_for_its_user_alone_in_any_folder(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o755)
+    server, before = create_server(), os.umask(0)
+    try:
+        listen_locally(server, folder / "front.sock")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((folder / "front.sock").stat().st_mode) == 0o600
+    await server.stop(0)
 
 
 async def test_a_client_that_left_before_its_reply_is_no_error_in_the_log(caplog):

@@ -15,7 +15,8 @@ from radixd.chassis.command import (
     settings_as_yaml,
     settings_from_argv,
 )
-from radixd.chassis.settings import API_KEY_VARIABLE, Settings, load_settings
+from radixd.chassis.setting_sources import API_KEY_VARIABLE, load_settings
+from radixd.chassis.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -227,6 +228,7 @@ def test_the_scheduler_refuses_a_bad_option_in_one_line():
         ({"page_size": 3}, "page_size"),
         ({"kv_slots": 10, "page_size": 16}, "kv_slots"),
         ({"max_length": 1}, "max_length"),
+        ({"max_length": (4 << 20) + 1}, "max_length"),
         ({"low_watermark": 0.96}, "low_watermark"),
         ({"high_watermark": 0.5}, "low_watermark"),
         ({"scheduler_port": 7, "metrics_port": 7}, "metrics_port"),

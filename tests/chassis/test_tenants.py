@@ -93,7 +93,7 @@ def test_ten_tenths_are_one_pool(tmp_path: Path) -> None:
         (f"acme: {{keys: {ONE}}}", "acme.keys: "),
         ("acme: 5", "acme: "),
         ("acme:", "acme: "),
-        ("- acme", "Input should be a valid dictionary"),
+        ("- acme", "must be a mapping of tenants"),
         ("5: {}", "5: "),
         ("'': {}", "'': the name "),
         ("(others): {}", "'(others)': the name "),
@@ -104,7 +104,7 @@ def test_ten_tenths_are_one_pool(tmp_path: Path) -> None:
         ("acme: {}\nacme: {}", "the key 'acme' comes twice"),
         ("acme: {weight: 1, weight: 2}", "the key 'weight' comes twice"),
         ("acme: [", "line 1"),
-        ("admin_keys: {}", "admin_keys: Input should be a valid list"),
+        ("admin_keys: {}", "admin_keys: must be a list"),
         ("admin_keys: [abc]", "admin_keys.0: "),
         (f"admin_keys: [{ONE}, {ONE.upper()}]", "admin_keys: one of them comes twice"),
         ("acme: {weight: 2026-99-99}", "month must be in 1..12"),
@@ -123,3 +123,13 @@ def test_what_cannot_be_is_named_with_its_file(tmp_path: Path, text: str, proble
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"tenants: .*gone\.yaml: No such file"):
         load_tenants(tmp_path / "gone.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ['acme: {keys: ["sk-raw', "acme: {keys: [sk-raw: }", "sk-raw: - a"]
+)
+def test_a_line_that_may_hold_a_key_is_not_quoted(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        load_tenants(write(tmp_path, text))
+    assert "sk-raw" not in caught.value.message
+    assert "at line 1, column " in caught.value.message

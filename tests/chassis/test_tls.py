@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.errors import InvalidRequest
 from radixd.chassis.grpc_server import add_health_and_reflection, create_server, listen
-from radixd.chassis.settings import load_settings
+from radixd.chassis.setting_sources import load_settings
 from radixd.chassis.tls import ServerTls, TlsFiles, tls_files
 from tests.certificates import Certificate, make_authority, make_signed
 

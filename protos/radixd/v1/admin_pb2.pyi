@@ -63,7 +63,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "slots", "requests", "tokens", "num_steps", "uptime_ms", "worker_connected", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile", "num_sessions")
+    __slots__ = ("model", "slots", "requests", "tokens", "num_steps", "uptime_ms", "worker_connected", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile", "num_sessions", "session_tokens")
     class PeakRssBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class GetStatsResponse(_message.Message):
     WAITING_BY_REASON_FIELD_NUMBER: _ClassVar[int]
     STEP_PROFILE_FIELD_NUMBER: _ClassVar[int]
     NUM_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: ModelInfo
     slots: SlotBooks
     requests: RequestBooks
@@ -120,7 +121,8 @@ class GetStatsResponse(_message.Message):
     waiting_by_reason: _containers.ScalarMap[str, int]
     step_profile: StepProfile
     num_sessions: int
-    def __init__(self, model: _Optional[_Union[ModelInfo, _Mapping]] = ..., slots: _Optional[_Union[SlotBooks, _Mapping]] = ..., requests: _Optional[_Union[RequestBooks, _Mapping]] = ..., tokens: _Optional[_Union[TokenCounters, _Mapping]] = ..., num_steps: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., worker_connected: _Optional[bool] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, Histogram]] = ..., tenants: _Optional[_Mapping[str, TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[StepProfile, _Mapping]] = ..., num_sessions: _Optional[int] = ...) -> None: ...
+    session_tokens: int
+    def __init__(self, model: _Optional[_Union[ModelInfo, _Mapping]] = ..., slots: _Optional[_Union[SlotBooks, _Mapping]] = ..., requests: _Optional[_Union[RequestBooks, _Mapping]] = ..., tokens: _Optional[_Union[TokenCounters, _Mapping]] = ..., num_steps: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., worker_connected: _Optional[bool] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, Histogram]] = ..., tenants: _Optional[_Mapping[str, TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[StepProfile, _Mapping]] = ..., num_sessions: _Optional[int] = ..., session_tokens: _Optional[int] = ...) -> None: ...
 
 class StepProfile(_message.Message):
     __slots__ = ("decode", "prompt")

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Policies(_message.Message):
-    __slots__ = ("waiting_order", "weight_prefix", "weight_age", "weight_cost", "most_passes", "policy_seed", "admission_estimate", "decode_reserve", "length_quantile", "chunk_size", "chunk_sizes", "max_batch_tokens", "prefill_share", "itl_target_ms", "retraction_policy", "retraction_keep", "high_watermark", "low_watermark", "eviction_policy", "pin_budget", "speculation", "max_drafts", "speculation_rows")
+    __slots__ = ("waiting_order", "weight_prefix", "weight_age", "weight_cost", "most_passes", "policy_seed", "admission_estimate", "decode_reserve", "length_quantile", "chunk_size", "chunk_sizes", "max_batch_tokens", "prefill_share", "itl_target_ms", "retraction_policy", "retraction_keep", "high_watermark", "low_watermark", "eviction_policy", "pin_budget", "speculation", "max_drafts", "speculation_rows", "session_ttl_s", "max_sessions")
     class ChunkSizesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,8 @@ class Policies(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TTL_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     waiting_order: str
     weight_prefix: float
     weight_age: float
@@ -61,7 +63,9 @@ class Policies(_message.Message):
     speculation: str
     max_drafts: int
     speculation_rows: int
-    def __init__(self, waiting_order: _Optional[str] = ..., weight_prefix: _Optional[float] = ..., weight_age: _Optional[float] = ..., weight_cost: _Optional[float] = ..., most_passes: _Optional[int] = ..., policy_seed: _Optional[int] = ..., admission_estimate: _Optional[str] = ..., decode_reserve: _Optional[float] = ..., length_quantile: _Optional[float] = ..., chunk_size: _Optional[int] = ..., chunk_sizes: _Optional[_Mapping[str, int]] = ..., max_batch_tokens: _Optional[int] = ..., prefill_share: _Optional[float] = ..., itl_target_ms: _Optional[float] = ..., retraction_policy: _Optional[str] = ..., retraction_keep: _Optional[str] = ..., high_watermark: _Optional[float] = ..., low_watermark: _Optional[float] = ..., eviction_policy: _Optional[str] = ..., pin_budget: _Optional[float] = ..., speculation: _Optional[str] = ..., max_drafts: _Optional[int] = ..., speculation_rows: _Optional[int] = ...) -> None: ...
+    session_ttl_s: float
+    max_sessions: int
+    def __init__(self, waiting_order: _Optional[str] = ..., weight_prefix: _Optional[float] = ..., weight_age: _Optional[float] = ..., weight_cost: _Optional[float] = ..., most_passes: _Optional[int] = ..., policy_seed: _Optional[int] = ..., admission_estimate: _Optional[str] = ..., decode_reserve: _Optional[float] = ..., length_quantile: _Optional[float] = ..., chunk_size: _Optional[int] = ..., chunk_sizes: _Optional[_Mapping[str, int]] = ..., max_batch_tokens: _Optional[int] = ..., prefill_share: _Optional[float] = ..., itl_target_ms: _Optional[float] = ..., retraction_policy: _Optional[str] = ..., retraction_keep: _Optional[str] = ..., high_watermark: _Optional[float] = ..., low_watermark: _Optional[float] = ..., eviction_policy: _Optional[str] = ..., pin_budget: _Optional[float] = ..., speculation: _Optional[str] = ..., max_drafts: _Optional[int] = ..., speculation_rows: _Optional[int] = ..., session_ttl_s: _Optional[float] = ..., max_sessions: _Optional[int] = ...) -> None: ...
 
 class PolicyFamily(_message.Message):
     __slots__ = ("name", "options")

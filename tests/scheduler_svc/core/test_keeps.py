@@ -4,6 +4,7 @@ from array import array
 
 import pytest
 
+from protos.plan import SamplingParams
 from scheduler_svc.core.messages import Ending, PinLevel
 from scheduler_svc.core.page_pool import Owner
 from scheduler_svc.core.radix_node import PrefixKey
@@ -160,6 +161,24 @@ def test_none_keeps_what_was_computed_before_it_came(page_size, depth):
     assert bench.kept(stem, victim) == 16 // page_size
     bench.run()
     assert bench.tokens["a"] == bench.reference([*stem, *letters(9, seed=1)], 40)
+
+
+@PAGES
+@DEPTHS
+def test_none_keeps_what_a_scored_prompt_had_to_compute_anew(page_size, depth):
+    """It may not match what is cached, and it is not its own all the same."""
+    bank = Bank(N=512, p=page_size, c=8, depth=depth, retraction_keep="none")
+    stem = letters(40)
+    bank.ask("before", stem, 1)
+    bank.submit("scored", letters(72), 20, sampling=SamplingParams(prompt_logprobs=0))
+    request = bank.core.state.live["scored"]
+    while request.num_acked < 56:
+        bank.step()
+    assert request.cached_tokens == 0
+    assert bank.cut(request) == bank.kept(stem, request) == 40 // page_size
+    bank.run()
+    assert bank.tokens["scored"] == bank.reference(letters(72), 20)
+    assert bank.scores["scored"] == bank.model.score_prompt(letters(72), 0)
 
 
 @PAGES

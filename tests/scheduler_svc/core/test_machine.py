@@ -38,6 +38,8 @@ POLICIES = st.fixed_dictionaries(
         "pin_budget": st.sampled_from([0.0, 0.5, 1.0]),
         "max_drafts": st.sampled_from([1, 8]),
         "speculation_rows": st.sampled_from([1, 4]),
+        "session_ttl_s": st.sampled_from([0.0, 20e-6, 40e-6]),
+        "max_sessions": st.sampled_from([1, 3]),
     }
 )
 
@@ -50,9 +52,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_slots=st.sampled_from([16, 32, 48, 96]),
         depth=st.sampled_from([1, 2]),
         policies=POLICIES,
-        max_sessions=st.sampled_from([1, 3]),
     )
-    def start(self, page_size, num_slots, depth, policies, max_sessions):
+    def start(self, page_size, num_slots, depth, policies):
         self.bench = Bench(
             N=num_slots,
             p=page_size,
@@ -64,8 +65,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_waiting=12,
             tenants=TENANTS,
             public_domains=("public",),
-            session_ttl_s=40e-6,
-            max_sessions=max_sessions,
             **policies,
         )
         self.num_submitted = 0
@@ -155,7 +154,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         left = [view for view in core.list_sessions(now_ns, tenant) if view.cache_domain == ""]
         assert name not in [view.name for view in left]
         per_tenant = [view.tenant for view in core.list_sessions(now_ns)]
-        most = self.bench.config.max_sessions
+        most = core.config.max_sessions
         assert all(per_tenant.count(each) <= most for each in per_tenant)
 
     @rule(policies=POLICIES)

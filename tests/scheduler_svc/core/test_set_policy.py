@@ -32,6 +32,8 @@ VALUES = {
     "pin_budget": [0.0, 0.2, 1.0],
     "max_drafts": [1, 8, 32],
     "speculation_rows": [0, 1, 4],
+    "session_ttl_s": [0.0, 1e-6, 600.0],
+    "max_sessions": [1, 2, 1024],
 }
 
 BAD = [
@@ -57,6 +59,11 @@ BAD = [
     ("max_drafts", 0),
     ("max_drafts", 33),
     ("speculation_rows", -1),
+    ("session_ttl_s", -0.1),
+    ("session_ttl_s", float("nan")),
+    ("session_ttl_s", 30 * 24 * 3600 + 1.0),
+    ("max_sessions", 0),
+    ("max_sessions", 100_001),
 ]
 
 

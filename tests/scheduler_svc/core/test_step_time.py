@@ -137,3 +137,36 @@ def test_the_turnaround_is_an_average_of_what_steps_did_not_take():
     for _ in range(200):
         model.note_turnaround(9 * MS, 2 * MS)
     assert model.turnaround_ns == pytest.approx(7 * MS, rel=0.01)
+
+
+def scored_ns(rows, tokens, scored):
+    return duration_ns(rows, tokens) + 30_000 * scored
+
+
+def test_a_scored_token_costs_the_head_as_well():
+    model, rng = StepTimeModel(), random.Random(1)
+    for i in range(300):
+        rows, tokens = rng.randrange(0, 60), rng.choice([0, rng.randrange(1, 500)])
+        scored = min(tokens, rng.randrange(256)) if i >= 100 else 0
+        model.note(rows, tokens, scored_ns(rows, tokens, scored), scored=scored)
+        if i == 99:
+            assert model.predict_ns(8, 200, scored=200) == model.predict_ns(8, 200) > 0
+    assert model.predict_ns(8, 200) == pytest.approx(duration_ns(8, 200), rel=0.01)
+    assert model.predict_ns(8, 200, scored=200) == pytest.approx(scored_ns(8, 200, 200), rel=0.01)
+    plain = model.most_prefill_tokens(8, 9 * MS, 512)
+    scored = model.most_prefill_tokens(8, 9 * MS, 512, 0, 512)
+    assert scored_ns(8, scored, scored) < 9.1 * MS < scored_ns(8, plain, plain)
+    assert plain > 3 * scored
+    assert model.prefill_ns(500, 2, 400) == pytest.approx(
+        6 * MS + 500 * 9_000 + 400 * 30_000, rel=0.01
+    )
+    for _ in range(3000):  # nobody asks for a while: it is not forgotten
+        model.note(8, 0, duration_ns(8, 0))
+    assert model.predict_ns(8, 200, scored=200) == pytest.approx(scored_ns(8, 200, 200), rel=0.03)
+
+
+def test_without_scores_nothing_is_learned_of_them():
+    with_none, without = mixed(StepTimeModel(), 300), mixed(StepTimeModel(), 300)
+    without.note(3, 40, duration_ns(3, 40))
+    with_none.note(3, 40, duration_ns(3, 40), 0, 0)
+    assert with_none.predict_ns(9, 99, 0, 50) == without.predict_ns(9, 99)

@@ -6,15 +6,16 @@ Not here: the wall clock, which the plain fake worker reports and no test can co
 from dataclasses import replace
 
 from gpu_worker.fake_engine import FakeEngine
+from protos.plan import NOT_SCORED
 
 MS = 1_000_000
 
 
 class TimedEngine(FakeEngine):
     """Its steps take base + per_row * rows that sample and their drafts + per_token * the other
-    tokens, by its own word; no time passes."""
+    tokens + per_scored * those that are scored, by its own word; no time passes."""
 
-    base_ns = per_row_ns = per_token_ns = 0
+    base_ns = per_row_ns = per_token_ns = per_scored_ns = 0
     last_ns = 0
     """Of the step before."""
 
@@ -26,11 +27,12 @@ class TimedEngine(FakeEngine):
         decodes = sum(n for row, n, samples in columns if n == samples and row not in new)
         prefill = sum(plan.extend_lens) - decodes
         spent = self.base_ns + decodes * self.per_row_ns + prefill * self.per_token_ns
-        self.last_ns = max(1, spent)
+        scored = sum(token != NOT_SCORED for token in plan.next_ids)
+        self.last_ns = max(1, spent + scored * self.per_scored_ns)
         return replace(result, forward_ns=self.last_ns)
 
 
-def use_timed_engine(bench, *, base_ns=0, per_row_ns=0, per_token_ns=0):
+def use_timed_engine(bench, *, base_ns=0, per_row_ns=0, per_token_ns=0, per_scored_ns=0):
     """Exchanges the worker of a bench that has not begun; times in ns."""
     hello = bench.engine.hello()
     engine = TimedEngine(
@@ -40,5 +42,6 @@ def use_timed_engine(bench, *, base_ns=0, per_row_ns=0, per_token_ns=0):
         max_length=hello.max_length,
     )
     engine.base_ns, engine.per_row_ns, engine.per_token_ns = base_ns, per_row_ns, per_token_ns
+    engine.per_scored_ns = per_scored_ns
     bench.engine = engine
     return engine

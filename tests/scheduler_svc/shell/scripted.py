@@ -222,6 +222,7 @@ class FakeCore:
 
     num_tree_nodes = 5
     num_sessions = 6
+    num_session_tokens = 70
 
     def set_policy(self, changes: Mapping[str, object]) -> SchedulerConfig:
         self.config = changed(self.config, changes)

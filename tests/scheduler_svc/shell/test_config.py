@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from protos.errors import InvalidRequest
-from radixd.chassis.settings import Settings, load_settings
+from radixd.chassis.setting_sources import load_settings
+from radixd.chassis.settings import Settings
 from scheduler_svc.core.config import CHANGEABLE, POLICY_NAMES, SchedulerConfig, TenantPolicy
 from scheduler_svc.server import config_from_settings
 

@@ -104,6 +104,7 @@ def test_counters_are_counters_and_gauges_are_what_holds_now(with_core):
         "radixd_pool_slots": 60,
         "radixd_tree_nodes": 5,
         "radixd_sessions": 6,
+        "radixd_session_tokens": 70,
         "radixd_worker_connected": 1,
         "radixd_requests_running": 0,
         "radixd_reuse_rate": 0.41,

@@ -12,6 +12,7 @@ from protos.radixd.v1 import admin_pb2
 from protos.wire import pack_ids
 from scheduler_svc.core.messages import Ending, Output, PinLevel, Submission
 from scheduler_svc.translation import (
+    MAX_GRAMMAR_BYTES,
     outputs_to_proto,
     rejection,
     submission_from_proto,
@@ -103,6 +104,7 @@ def sampling(**changes) -> pb.Sampling:
         ("sampling.min_p", {"sampling": sampling(min_p=-0.1)}),
         ("sampling.top_k", {"sampling": sampling(top_k=2**32 - 1)}),
         ("sampling.seed", {"sampling": sampling(seed=2**63)}),
+        ("constraint", {"sampling": sampling(grammar="é" * (MAX_GRAMMAR_BYTES // 2 + 1))}),
         ("tenant", {"tenant": "x" * 129}),
         ("priority", {"priority": 101}),
         ("priority", {"priority": -101}),

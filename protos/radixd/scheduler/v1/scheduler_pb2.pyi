@@ -218,7 +218,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile", "num_sessions")
+    __slots__ = ("model", "worker_connected", "num_slots", "free", "private", "evictable", "locked", "in_flight", "page_size", "num_tree_nodes", "num_running", "num_waiting", "counters", "uptime_ms", "peak_rss_bytes", "economy", "histograms", "tenants", "waiting_by_reason", "step_profile", "num_sessions", "session_tokens")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +275,7 @@ class GetStatsResponse(_message.Message):
     WAITING_BY_REASON_FIELD_NUMBER: _ClassVar[int]
     STEP_PROFILE_FIELD_NUMBER: _ClassVar[int]
     NUM_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: Model
     worker_connected: bool
     num_slots: int
@@ -296,7 +297,8 @@ class GetStatsResponse(_message.Message):
     waiting_by_reason: _containers.ScalarMap[str, int]
     step_profile: _admin_pb2.StepProfile
     num_sessions: int
-    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[_admin_pb2.Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, _admin_pb2.Histogram]] = ..., tenants: _Optional[_Mapping[str, _admin_pb2.TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[_admin_pb2.StepProfile, _Mapping]] = ..., num_sessions: _Optional[int] = ...) -> None: ...
+    session_tokens: int
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., worker_connected: _Optional[bool] = ..., num_slots: _Optional[int] = ..., free: _Optional[int] = ..., private: _Optional[int] = ..., evictable: _Optional[int] = ..., locked: _Optional[int] = ..., in_flight: _Optional[int] = ..., page_size: _Optional[int] = ..., num_tree_nodes: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., uptime_ms: _Optional[int] = ..., peak_rss_bytes: _Optional[_Mapping[str, int]] = ..., economy: _Optional[_Union[_admin_pb2.Economy, _Mapping]] = ..., histograms: _Optional[_Mapping[str, _admin_pb2.Histogram]] = ..., tenants: _Optional[_Mapping[str, _admin_pb2.TenantBooks]] = ..., waiting_by_reason: _Optional[_Mapping[str, int]] = ..., step_profile: _Optional[_Union[_admin_pb2.StepProfile, _Mapping]] = ..., num_sessions: _Optional[int] = ..., session_tokens: _Optional[int] = ...) -> None: ...
 
 class ListPinsRequest(_message.Message):
     __slots__ = ("tenant",)
