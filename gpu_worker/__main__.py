@@ -3,7 +3,6 @@
 Not here: arithmetic, protocol.  With --fake-worker nothing of torch, numpy or transformers loads.
 """
 
-import os
 import signal
 import sys
 import threading
@@ -13,10 +12,12 @@ from types import FrameType
 from gpu_worker.engine import Engine
 from gpu_worker.session import Session
 from protos.errors import InvalidRequest, ModelError, RadixdError
+from protos.plan import MAX_CONTEXT_TOKENS
 from radixd.chassis.channel import WorkerChannel
 from radixd.chassis.command import settings_from_argv
 from radixd.chassis.logs import configure_logs
 from radixd.chassis.model_source import resolve_model
+from radixd.chassis.processors import usable_processors
 from radixd.chassis.settings import Settings
 
 EXIT_BAD_START = 2
@@ -66,7 +67,7 @@ def build_engine(settings: Settings) -> Engine:
         backend=settings.backend,
         weights=settings.weights,
         kv_dtype=settings.kv_dtype,
-        num_threads=settings.num_threads or len(os.sched_getaffinity(0)),
+        num_threads=settings.num_threads or usable_processors(),
         cpu_kernels=settings.cpu_kernels,
     )
     return load_engine(source, limits, options)
@@ -79,7 +80,7 @@ def _fake_engine(settings: Settings) -> Engine:
         FakeModel(),
         num_slots=settings.kv_slots,
         max_rows=settings.max_running,
-        max_length=settings.max_length or settings.kv_slots,
+        max_length=settings.max_length or min(settings.kv_slots, MAX_CONTEXT_TOKENS),
         step_delay_s=settings.fake_step_ms / 1000,
     )
 

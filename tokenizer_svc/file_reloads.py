@@ -32,6 +32,9 @@ class Reload:
 async def follow_files(reloads: Sequence[Reload], *, every_s: float = LOOK_EVERY_S) -> None:
     """Never returns; a file that cannot be used is looked at again when it changes again."""
     watched = [(reload, FileWatch(reload.paths)) for reload in reloads]
+    for reload in reloads:
+        # The start took a while since it read them, and a key may be gone since.
+        _read(reload, is_news=False)
     while True:
         await asyncio.sleep(every_s)
         for reload, watch in watched:
@@ -40,7 +43,7 @@ async def follow_files(reloads: Sequence[Reload], *, every_s: float = LOOK_EVERY
                 _read(reload)
 
 
-def _read(reload: Reload) -> None:
+def _read(reload: Reload, *, is_news: bool = True) -> None:
     try:
         reload.read()
     except InvalidRequest as error:
@@ -48,4 +51,5 @@ def _read(reload: Reload) -> None:
     except Exception:
         log.exception("settings_file_failed", option=reload.option)
     else:
-        log.info("settings_file_reloaded", option=reload.option)
+        if is_news:
+            log.info("settings_file_reloaded", option=reload.option)

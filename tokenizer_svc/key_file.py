@@ -20,6 +20,11 @@ class KeyFile:
         self._tenants = tenants
         self._access: Access = access_for(tenants)
 
+    @property
+    def is_open(self) -> bool:
+        """As every `Access`."""
+        return self._access.is_open
+
     def caller(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
         """As every `Access`; a call that has been let in goes on when its key goes."""
         return self._access.caller(method, metadata)

@@ -4,7 +4,6 @@ One JSON object on stdout.  What is measured next is said on stderr, a line each
 """
 
 import json
-import os
 import sys
 from typing import Any
 
@@ -16,6 +15,7 @@ from gpu_worker.native.native_weights import read_native_weights
 from gpu_worker.open_model import open_model
 from protos.errors import InvalidRequest, ModelError
 from radixd.chassis.model_source import resolve_model
+from radixd.chassis.processors import usable_processors
 
 _WEIGHTS: tuple[WeightFormat, ...] = ("float32", "int8", "int4")
 USAGE_EXIT_STATUS = 2
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 
 def _figures(model: str) -> dict[str, Any]:
     source = resolve_model(model)
-    value = measure(open_library(built_library()), os.cpu_count() or 1, _announce)
+    value = measure(open_library(built_library()), usable_processors(), _announce)
     with open_model(source) as opened:
         of_formats = []
         for weights in _WEIGHTS:

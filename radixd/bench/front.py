@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from radixd.bench.child import Announce, run_child
-from radixd.bench.front_figures import Stamps, aims_met, load_figures
+from radixd.bench.cores import give_a_core
+from radixd.bench.front_figures import FRONT, Stamps, aims_met, load_figures
 from radixd.bench.front_load import Order
 from radixd.bench.front_streams import DOORS
 from radixd.bench.front_text import long_text_figures, tokenize
@@ -59,6 +60,7 @@ class FrontBench:
         self._announce = announce
         self._next_stream = 0
         """Numbers go on across the loads of a worker, as it stamps by number alone."""
+        self._load_cores: list[int] = []
 
     def report(self) -> dict[str, Any]:
         """The JSON object, less the machine.
@@ -75,6 +77,7 @@ class FrontBench:
         for name, load in {"one": one, "all": paced, "flood": flood}.items():
             num_streams, num_tokens, step_ms = load
             with own_services(self._settings(step_ms), modules={"gpu_worker": STAMPED_WORKER}) as s:
+                self._load_cores = give_a_core(s.pids(), FRONT)
                 for door in DOORS:
                     self._announce(f"{door}, {num_streams} streams, steps of {step_ms:g} ms")
                     self._play(s, door, min(num_streams, 8), 32)  # code and sockets are warm
@@ -113,6 +116,7 @@ class FrontBench:
             num_streams=num_streams,
             max_tokens=num_tokens,
             pids=services.pids(),
+            cores=self._load_cores,
         )
         self._next_stream += num_streams
         command = [sys.executable, "-m", "radixd.bench.front_load", json.dumps(asdict(order))]

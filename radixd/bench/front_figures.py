@@ -7,6 +7,8 @@ Definitions, once:
 - `out_tok_s`: tokens divided by the window.
 - `front_cpu_us`: processor time of the front, all of its threads, divided by tokens.
 - `cpu_share`: processor time of each process divided by the window; 1 is one core.
+- the front has a core of its own where there are two or more; load, scheduler and worker share the
+  others, so that no client's reading holds it up.
 - `bound_by`: the busiest process, where it kept a core busy.  Where none did: `steps`, where the
   worker was in a step most of the time, those it is told to take and what it computes in them;
   else `others`: something else ran on the machine, and the figures of time say little.

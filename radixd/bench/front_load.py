@@ -14,6 +14,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from radixd.bench.cores import run_on
 from radixd.bench.front_streams import DOORS, Event, Lines
 
 READ_BYTES = 1 << 16
@@ -37,6 +38,8 @@ class Order:
     max_tokens: int
     pids: dict[str, int]
     """Of the services, by name."""
+    cores: list[int] = field(default_factory=list)
+    """Where this process is to run; empty: anywhere."""
 
     @property
     def streams(self) -> range:
@@ -151,7 +154,9 @@ def cpu_seconds(pid: int) -> float:
 def main(argv: list[str]) -> int:
     """Runs an order; 1, and one line on stderr, when it breaks."""
     try:
-        load = run(Order(**json.loads(argv[0])))
+        order = Order(**json.loads(argv[0]))
+        run_on(0, order.cores)
+        load = run(order)
     except (Broken, OSError) as error:
         print(error, file=sys.stderr)
         return 1

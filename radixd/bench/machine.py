@@ -1,10 +1,10 @@
 """What a figure was measured on; a figure without it says nothing."""
 
-import os
 import platform
 from pathlib import Path
 from typing import Any
 
+from radixd.chassis.processors import usable_processors
 from radixd.cli.version import versions
 
 
@@ -13,19 +13,12 @@ def describe_machine() -> dict[str, Any]:
     found = versions()
     return {
         "cpu": _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
-        "cores": usable_cores(),
+        "cores": usable_processors(),
         "memory_bytes": memory_bytes("MemTotal"),
         "os": _system_name(),
         "python": found.pop("python"),
         "versions": {name: number for name, number in found.items() if number is not None},
     }
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory_bytes(kind: str) -> int | None:

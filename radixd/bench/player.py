@@ -11,28 +11,34 @@ import grpc
 
 from protos.radixd.v1 import inference_pb2, inference_pb2_grpc
 from radixd.bench.figures import Trace
+from radixd.bench.server_channel import open_channel
 from radixd.bench.turns import OnTokens, take_turns
 from radixd.bench.workload import BenchRequest, Workload
-from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, key_metadata, parse_target
-from radixd.cli.encryption import SCHEME
+from radixd.cli.client import CommandError, explain, key_metadata, parse_target
+from radixd.cli.encryption import NO_TLS, ClientTls
 
 
-async def play(workload: Workload, target: str, on_tokens: OnTokens) -> list[Trace]:
-    """One run.
+async def play(
+    workload: Workload,
+    target: str,
+    on_tokens: OnTokens,
+    *,
+    api_key: str | None = None,
+    tls: ClientTls = NO_TLS,
+) -> list[Trace]:
+    """One run; without `api_key` with the one of the environment.
 
     Raises:
         CommandError: a request failed or ended early.
     """
-    address = parse_target(target)
-    if target.strip().startswith(SCHEME):
-        raise CommandError(f"--target {target}: a benchmark takes a server without encryption")
-    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    address, metadata = parse_target(target), key_metadata(api_key)
+    async with open_channel(target, tls) as channel:
         await _connect(channel, address)
         stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
 
         async def ask(request: BenchRequest) -> Trace:
             try:
-                return await _ask(stub, request, on_tokens)
+                return await _ask(stub, request, metadata, on_tokens)
             except grpc.RpcError as error:
                 raise explain(error, address) from None
 
@@ -47,14 +53,15 @@ async def _connect(channel: grpc.aio.Channel, address: str) -> None:
         raise CommandError(f"no radixd answers at {address}") from None
 
 
-async def _ask(stub: Any, request: BenchRequest, on_tokens: OnTokens) -> Trace:
+async def _ask(
+    stub: Any, request: BenchRequest, metadata: tuple[tuple[str, str], ...], on_tokens: OnTokens
+) -> Trace:
     message = inference_pb2.GenerateRequest(
         tokens=inference_pb2.TokenIds(ids=request.prompt_token_ids),
         sampling=inference_pb2.SamplingParams(
             temperature=0.0, max_tokens=request.max_tokens, ignore_eos=True
         ),
     )
-    metadata = key_metadata()
     arrivals: list[tuple[float, int]] = []
     cached_tokens = 0
     sent_s = time.perf_counter()

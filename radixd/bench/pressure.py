@@ -16,8 +16,9 @@ import grpc
 from protos.radixd.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from radixd.bench.pressure_figures import PressureFigures, Sample, figures_of
 from radixd.bench.pressure_trace import STOP_TOKEN_IDS, PressureRequest
-from radixd.cli.client import CHANNEL_OPTIONS, CommandError, explain, key_metadata, parse_target
-from radixd.cli.encryption import NO_TLS, ClientTls, channel_credentials
+from radixd.bench.server_channel import open_channel
+from radixd.cli.client import CommandError, explain, key_metadata, parse_target
+from radixd.cli.encryption import NO_TLS, ClientTls
 
 SAMPLE_EVERY_S = 0.25
 DRAIN_S = 30.0
@@ -60,7 +61,7 @@ class Pressure:
         tls: ClientTls = NO_TLS,
     ) -> None:
         self._address = parse_target(target)
-        self._credentials = channel_credentials(target, tls)
+        self._target, self._tls = target, tls
         self._num_clients = num_clients
         self._metadata = key_metadata(api_key)
 
@@ -73,7 +74,7 @@ class Pressure:
         Raises:
             CommandError: a call failed.
         """
-        async with self._channel() as channel:
+        async with open_channel(self._target, self._tls) as channel:
             inference = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
             admin = admin_pb2_grpc.AdminServiceStub(channel)  # type: ignore[no-untyped-call]
             try:
@@ -142,11 +143,6 @@ class Pressure:
                 return
             await asyncio.sleep(0.05)
         raise CommandError(f"cancelled requests are still there after {DRAIN_S:g} s")
-
-    def _channel(self) -> grpc.aio.Channel:
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(self._address, self._credentials, options=CHANNEL_OPTIONS)
 
     async def _stats(self, admin: Any) -> admin_pb2.GetStatsResponse:
         request = admin_pb2.GetStatsRequest()

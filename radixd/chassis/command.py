@@ -14,14 +14,8 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from protos.errors import InvalidRequest, RadixdError
-from radixd.chassis.settings import (
-    API_KEY_VARIABLE,
-    Settings,
-    as_text,
-    flag,
-    load_settings,
-    variable,
-)
+from radixd.chassis.setting_sources import API_KEY_VARIABLE, as_text, flag, load_settings, variable
+from radixd.chassis.settings import Settings
 
 USAGE_EXIT_STATUS = 2
 

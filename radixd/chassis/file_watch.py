@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-_Mark = tuple[int, int, int]
+_Mark = tuple[int, ...]
 
 
 class FileWatch:
     """Files as they were when somebody last looked.
 
-    A file that is replaced, also behind a link, counts as changed, and so does one that is gone.
+    A file that is replaced, also behind a link, counts as changed, and so does one that is gone or
+    whose rights are other ones: it may have become readable.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -30,4 +31,5 @@ def _mark(path: Path) -> _Mark | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    # Who copies a file with its times leaves the time of its text as it was, but not the other one.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino, found.st_size

@@ -22,6 +22,8 @@ from protos.errors import InvalidRequest
 from radixd.chassis.run_folder import make_private_folder
 
 MAX_MESSAGE_BYTES = 32 << 20
+MAX_CONNECTIONS = 4096
+"""Of one public port, at once."""
 
 _COMMON_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -55,6 +57,7 @@ PUBLIC_SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_connection_idle_ms", 15 * 60_000),
     # Who connects and says nothing holds a socket no longer than this.
     ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
 ]
 """Of a server that strangers reach."""
 
@@ -158,7 +161,8 @@ def listen_locally(server: grpc.aio.Server, path: Path) -> None:
     make_private_folder(path.parent)
     try:
         server.add_insecure_port(f"unix:{path}")
-    except RuntimeError:
+        path.chmod(0o600)  # the folder may be one that others can enter
+    except (RuntimeError, OSError):
         problem = f"{path} cannot be listened on; choose another folder, or a shorter one"
         raise InvalidRequest("run_dir", problem) from None
 

@@ -79,6 +79,12 @@ def key_digest(api_key: str) -> str:
     return hashlib.sha256(api_key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+_PROBLEMS = {
+    "string_pattern_mismatch": "is no SHA-256 in hex; printf %s KEY | sha256sum writes it",
+    "model_type": "must be a mapping of what the tenant has",
+    "dict_type": "must be a mapping of tenants",
+    "list_type": "must be a list of SHA-256 in hex",
+}
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _Digests = list[Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]]
 
@@ -158,7 +164,8 @@ def _read(path: Path) -> _File:
         first = error.errors()[0]
         path_to_it = first["loc"][1:] if first["loc"][0] == "tenants" else first["loc"]
         where = ".".join(str(part) for part in path_to_it if part != "[key]")
-        raise _wrong(path, f"{where}: {first['msg']}" if where else first["msg"]) from None
+        problem = _PROBLEMS.get(first["type"], first["msg"])
+        raise _wrong(path, f"{where}: {problem}" if where else problem) from None
 
 
 def _wrong(path: Path, problem: str) -> InvalidRequest:

@@ -39,6 +39,11 @@ def read_yaml(path: Path, *, option: str) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except OSError as error:
         raise InvalidRequest(option, f"{path}: {error.strerror}") from None
+    except yaml.MarkedYAMLError as error:
+        # Without the line itself, which may hold a key or a prompt and comes into a log.
+        mark = error.problem_mark
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidRequest(option, f"{path}: {error.problem}{where}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         # ValueError: no UTF-8, or a value that cannot be, such as the date 2026-99-99.
         problem = " ".join(str(error).split())

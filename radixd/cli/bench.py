@@ -20,8 +20,9 @@ from radixd.chassis.command import settings_from_argv
 from radixd.cli.bench_profile import profile_table
 from radixd.cli.bench_runs import books_of, run_ours, run_peer, run_profiled
 from radixd.cli.bench_tables import comparison_table, table_of
-from radixd.cli.client import Client, CommandError
+from radixd.cli.client import CommandError
 from radixd.cli.options import takes
+from radixd.cli.server_options import ServerOptions
 from radixd.cli.terminal import Json, out, print_json, print_table
 
 
@@ -36,7 +37,7 @@ class WorkloadName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(ServerOptions):
     """What the user typed; options of services are left in the context."""
 
     ctx: typer.Context
@@ -77,42 +78,45 @@ def bench(options: BenchOptions) -> None:
     is_all = options.workload is WorkloadName.ALL
     names = tuple(CONCURRENCY) if is_all else (options.workload.value,)
     machine = describe_machine()
-    with _serving(options.ctx.args, options.target) as (address, services):
+    with _serving(options) as (server, services):
         for name in names:
             work, runs = load_workload(name), options.runs
             if options.profile:
-                value = run_profiled(work, address, services, name) | {"machine": machine}
+                value = run_profiled(work, server, services, name) | {"machine": machine}
             elif peers:
-                value = _compare(work, address, services, peers, runs, machine)
+                value = _compare(work, server, services, peers, runs, machine)
             else:
                 labels = _labels(name, runs)
-                figures = [run_ours(work, address, services, label) for label in labels]
+                figures = [run_ours(work, server, services, label) for label in labels]
                 value = report(name, figures, machine)
             _show(value, as_json=options.json)
 
 
 @contextlib.contextmanager
-def _serving(argv: list[str], target: str | None) -> Iterator[tuple[str, OwnServices | None]]:
-    """An address to measure, and the services behind it where they are ours."""
-    if target is not None:
+def _serving(options: BenchOptions) -> Iterator[tuple[ServerOptions, OwnServices | None]]:
+    """A server to measure, and the services that it is where they are ours."""
+    argv = options.ctx.args
+    if options.target is not None:
         if argv:
             raise CommandError(f"{argv[0]}: options of services do not go with --target")
-        yield target, None
+        yield options, None
         return
+    if options.tls.is_asked_for:
+        raise CommandError("--tls-ca, --tls-cert and --tls-key go with --target")
     with own_services(settings_from_argv("radixd bench", argv)) as services:
-        yield services.address, services
+        yield replace(options, target=services.address), services
 
 
 def _compare(
     work: Workload,
-    address: str,
+    server: ServerOptions,
     services: OwnServices | None,
     peers: list[Peer],
     num_runs: int,
     machine: dict[str, Any],
 ) -> dict[str, Any]:
     """Ours, then each peer, and again; all of them get the same prompts in a run."""
-    with Client(address) as client:
+    with server.connect() as client:
         vocab_size = books_of(client).model.vocab_size
     work = work.for_vocabulary(vocab_size)
     # Not 0: a peer may still have in its cache what an earlier command asked for.
@@ -121,7 +125,7 @@ def _compare(
     theirs: dict[str, list[Figures]] = {peer.name: [] for peer in peers}
     for number, label in enumerate(_labels(work.name, num_runs)):
         of_run = work.for_run(first_run_id + number, vocab_size)
-        ours.append(run_ours(of_run, address, services, f"{label} {OURS}"))
+        ours.append(run_ours(of_run, server, services, f"{label} {OURS}"))
         for peer in peers:
             figures = run_peer(of_run, peer, services, f"{label} {peer.name}")
             theirs[peer.name].append(figures)

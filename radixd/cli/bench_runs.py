@@ -19,6 +19,7 @@ from radixd.bench.services import OwnServices
 from radixd.bench.turns import OnTokens
 from radixd.bench.workload import Workload
 from radixd.cli.client import Client, CommandError
+from radixd.cli.server_options import ServerOptions
 from radixd.cli.terminal import err
 
 Playing = Coroutine[Any, Any, list[Trace]]
@@ -36,10 +37,12 @@ def books_of(client: Client) -> admin_pb2.GetStatsResponse:
     return stats
 
 
-def run_ours(work: Workload, address: str, services: OwnServices | None, label: str) -> Figures:
-    """One run with a cold cache against the radixd at an address."""
-    with Client(address) as client:
-        traces = _play_cold(work, client, services, label)
+def run_ours(
+    work: Workload, server: ServerOptions, services: OwnServices | None, label: str
+) -> Figures:
+    """One run with a cold cache against a radixd."""
+    with server.connect() as client:
+        traces = _play_cold(work, server, client, services, label)
         reported = sum(client.stats().peak_rss_bytes.values())
     if not reported and services is not None:
         reported = services.peak_rss_bytes()
@@ -47,12 +50,12 @@ def run_ours(work: Workload, address: str, services: OwnServices | None, label: 
 
 
 def run_profiled(
-    work: Workload, address: str, services: OwnServices | None, label: str
+    work: Workload, server: ServerOptions, services: OwnServices | None, label: str
 ) -> dict[str, Any]:
     """As `run_ours`, but where the time of its steps went; see `radixd.bench.profile`."""
-    with Client(address) as client:
+    with server.connect() as client:
         before = books_of(client).step_profile
-        traces = _play_cold(work, client, services, label)
+        traces = _play_cold(work, server, client, services, label)
         after = client.stats().step_profile
     wall_s = figures_of(traces, peak_rss_bytes=None).wall_s
     return profile_report(work.name, before, after, wall_s)
@@ -65,12 +68,20 @@ def run_peer(work: Workload, peer: Peer, services: OwnServices | None, label: st
 
 
 def _play_cold(
-    work: Workload, client: Client, services: OwnServices | None, label: str
+    work: Workload,
+    server: ServerOptions,
+    client: Client,
+    services: OwnServices | None,
+    label: str,
 ) -> list[Trace]:
-    address = client.target
     work = work.for_vocabulary(books_of(client).model.vocab_size)
     client.flush()
-    return _traces_of(work, lambda on_tokens: play(work, address, on_tokens), services, label)
+
+    def start(on_tokens: OnTokens) -> Playing:
+        target, api_key, tls = server.address, server.api_key, server.tls
+        return play(work, target, on_tokens, api_key=api_key, tls=tls)
+
+    return _traces_of(work, start, services, label)
 
 
 def _traces_of(

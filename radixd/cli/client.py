@@ -22,7 +22,8 @@ from protos.radixd.v1 import (
     inference_pb2_grpc,
 )
 from radixd.chassis.grpc_server import CLIENT_OPTIONS, join_address
-from radixd.chassis.settings import API_KEY_VARIABLE, Settings, load_settings
+from radixd.chassis.setting_sources import API_KEY_VARIABLE, load_settings
+from radixd.chassis.settings import Settings
 from radixd.cli.encryption import NO_TLS, SCHEME, ClientTls, channel_credentials
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [

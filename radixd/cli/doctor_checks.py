@@ -10,8 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 from protos.errors import ModelError
-from radixd.bench.machine import memory_bytes, usable_cores
+from radixd.bench.machine import memory_bytes
 from radixd.chassis.model_source import BUILT_IN, SMOLLM2_SHA256, resolve_model
+from radixd.chassis.processors import usable_processors
 from radixd.chassis.settings import Settings
 from radixd.cli.doctor_finding import Finding, fail, ok, warn
 from radixd.cli.model_shape import ModelShape, read_shape
@@ -32,7 +33,7 @@ SERVICES_BYTES = 700 << 20
 def python() -> Finding:
     """Version and cores."""
     number = ".".join(str(part) for part in sys.version_info[:3])
-    cores = usable_cores()
+    cores = usable_processors()
     if sys.version_info[:2] < MIN_PYTHON:
         return fail("Python", number, "radixd needs 3.11 or newer")
     return ok("Python", f"{number}, {cores} core{'s' if cores != 1 else ''}")

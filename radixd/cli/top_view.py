@@ -75,6 +75,7 @@ def look_dict(look: Look) -> dict[str, Any]:
         "reuse_rate": share(tokens.cached, tokens.prompt),
         "recompute_tax": share(tokens.recomputed, tokens.computed),
         "economy": message_dict(stats.economy),
+        "sessions": {"known": stats.num_sessions, "kept_tokens": stats.session_tokens},
         "waiting_by_reason": {
             _reason(reason).replace(" ", "_"): stats.waiting_by_reason[reason]
             for reason in sorted(stats.waiting_by_reason)
@@ -157,6 +158,9 @@ def _numbers(look: Look) -> Table:
         f"{stats.slots.num_tree_nodes} nodes, pages of {stats.slots.page_size}",
         f"{look.rates['evicted']:.1f} tokens/s evicted",
     )
+    if stats.num_sessions:
+        known = f"{stats.num_sessions} known"
+        table.add_row("sessions", known, f"{stats.session_tokens} tokens kept warm")
     table.add_row("retracted", f"{requests.retractions} in all", f"{look.retractions} just now")
     kept = f"weights {stats.model.weights}, KV {stats.model.kv_dtype}"
     table.add_row(

@@ -11,7 +11,7 @@ from radixd.bench.figures import first_token_s, gaps_s
 from radixd.bench.machine import describe_machine
 from radixd.bench.player import play
 from radixd.bench.workload import BenchRequest, Workload
-from radixd.chassis.settings import API_KEY_VARIABLE
+from radixd.chassis.setting_sources import API_KEY_VARIABLE
 from radixd.cli.app import main
 from radixd.cli.client import CommandError
 from tests.cli.fake_server import FakeServer
@@ -61,6 +61,13 @@ async def test_the_key_of_the_environment_is_shown(monkeypatch: pytest.MonkeyPat
     with FakeServer() as server:
         await play(workload(2, concurrency=1), server.target, lambda _: None)
         assert server.keys.seen == ["Bearer sk-bench"] * 2
+
+
+async def test_a_key_that_is_given_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_KEY_VARIABLE, "sk-bench")
+    with FakeServer() as server:
+        await play(workload(1, concurrency=1), server.target, lambda _: None, api_key="sk-given")
+        assert server.keys.seen == ["Bearer sk-given"]
 
 
 async def test_concurrency_and_arrival_times_hold() -> None:

@@ -155,6 +155,7 @@ def test_top_once_as_json(server: FakeServer, run: Run) -> None:
         "reuse_rate",
         "recompute_tax",
         "economy",
+        "sessions",
         "waiting_by_reason",
         "tenants",
         "peak_rss_bytes",

@@ -6,7 +6,7 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from protos.radixd.v1 import admin_pb2
-from radixd.chassis.settings import API_KEY_VARIABLE, load_settings
+from radixd.chassis.setting_sources import API_KEY_VARIABLE, load_settings
 from radixd.cli.client import (
     Client,
     CommandError,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from protos.errors import ModelError
-from radixd.chassis.settings import Settings, load_settings
+from radixd.chassis.setting_sources import load_settings
+from radixd.chassis.settings import Settings
 from radixd.cli import doctor_checks, doctor_server
 from radixd.cli.doctor_finding import State
 from radixd.cli.model_shape import read_shape

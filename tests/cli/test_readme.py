@@ -10,7 +10,8 @@ from google.protobuf import json_format, symbol_database
 from grpc_health.v1 import health_pb2
 
 from protos.radixd.v1 import admin_pb2, inference_pb2, tokenizer_pb2
-from radixd.chassis.settings import Settings, as_text, flag
+from radixd.chassis.setting_sources import as_text, flag
+from radixd.chassis.settings import Settings
 from radixd.cli.commands import app
 from tests.cli.conftest import Run
 

@@ -64,6 +64,18 @@ def test_guesses_and_weights_are_told_where_there_are_any() -> None:
         assert part in text, part
 
 
+def test_sessions_are_told_where_there_are_any() -> None:
+    stats = rich_stats()
+    assert "sessions" not in shown(stats)
+    assert look_dict(Look(stats=stats, rates={}, retractions=0))["sessions"]["known"] == 0
+    stats.num_sessions, stats.session_tokens = 3, 1234
+    text = shown(stats)
+    for part in ("sessions", "3 known", "1234 tokens kept warm"):
+        assert part in text, part
+    value = look_dict(Look(stats=stats, rates={}, retractions=0))
+    assert value["sessions"] == {"known": 3, "kept_tokens": 1234}
+
+
 def test_a_server_without_tenants_shows_no_table_of_them() -> None:
     stats = admin_pb2.GetStatsResponse()
     stats.tenants[""].held_slots = 5

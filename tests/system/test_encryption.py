@@ -65,6 +65,19 @@ def test_the_command_line_gets_in(stack, authority, client_certificate):
     assert json.loads(done.stdout)["usage"]["completion_tokens"] == 3, done.stderr
 
 
+def test_a_benchmark_gets_in(stack, authority, client_certificate):
+    trust = ("--tls-ca", str(authority.cert))
+    shown = ("--tls-cert", str(client_certificate.cert), "--tls-key", str(client_certificate.key))
+    done = radixd("bench", "--workload", "w1", "--json", "--target", stack.address, *trust, *shown)
+    assert json.loads(done.stdout)["out_tok_s"] > 0, done.stderr
+    done = radixd("bench", "--workload", "w1", "--target", stack.address, *trust)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "a client's certificate" in done.stderr
+    done = radixd("bench", "--workload", "w1", "--fake-worker", *trust)
+    assert done.returncode == 1
+    assert "go with --target" in done.stderr
+
+
 def test_who_cannot_get_in_is_told_why(stack, folder, authority, client_certificate):
     trust = ("--tls-ca", str(authority.cert))
     shown = ("--tls-cert", str(client_certificate.cert))

@@ -45,6 +45,8 @@ NUMBERS = {
     "pin_budget": 0.25,
     "max_drafts": 4,
     "speculation_rows": 2,
+    "session_ttl_s": 2.5,
+    "max_sessions": 7,
 }
 
 

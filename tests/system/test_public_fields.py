@@ -143,7 +143,7 @@ def formed(**form: Any) -> Pair:
 
 THINKING = message(role=pb.ROLE_ASSISTANT, content="<think>so")
 ANSWERED = message(role=pb.ROLE_ASSISTANT, content="well")
-AUTO, NONE = pb.ToolChoice.MODE_AUTO, pb.ToolChoice.MODE_NONE
+AUTO, REQUIRED = pb.ToolChoice.MODE_AUTO, pb.ToolChoice.MODE_REQUIRED
 
 PAIRS: dict[str, Pair] = {
     "request_id": varied({"request_id": "one"}, {"request_id": "other"}, name),
@@ -205,7 +205,7 @@ PAIRS: dict[str, Pair] = {
     "chat.template_arguments": Pair(one=chat(), other=chat(template_arguments='{"loud": true}')),
     "chat.tool_choice.mode": Pair(
         one=chat(**tool(), tool_choice=pb.ToolChoice(mode=AUTO)),
-        other=chat(**tool(), tool_choice=pb.ToolChoice(mode=NONE)),
+        other=chat(**tool(), tool_choice=pb.ToolChoice(mode=REQUIRED)),
     ),
     "chat.tool_choice.name": Pair(one=must_call("f"), other=must_call("g")),
     "chat.separate_reasoning": Pair(

@@ -1,37 +1,22 @@
 """Conversations with a session on a pool that a flood of other prompts overruns."""
 
 import asyncio
-import hashlib
 
 import grpc
 import pytest
 
 from protos.radixd.v1 import admin_pb2
 from tests.system.ask import Running, cached, ids, refused, request, until, whole
+from tests.system.keys import ACME, OTHER, ROOT, write_tenants
 from tests.system.stack import FAKE, Client, launched
 from tokenizer_svc.tokenizers.byte_tokenizer import GO, SCRIPT
 
 SLOTS = 600
-FILE = """
-acme: {{keys: [{acme}]}}
-other: {{keys: [{other}]}}
-admin_keys: [{root}]
-"""
-
-
-def key(name):
-    return {"metadata": (("authorization", f"Bearer key of {name}"),)}
-
-
-ACME, OTHER, ROOT = key("acme"), key("other"), key("root")
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
-    file = tmp_path_factory.mktemp("tenants") / "tenants.yaml"
-    names = ("acme", "other", "root")
-    digests = {name: hashlib.sha256(f"key of {name}".encode()).hexdigest() for name in names}
-    file.write_text(FILE.format(**digests))
+    file = write_tenants(tmp_path_factory.mktemp("tenants") / "tenants.yaml")
     with launched(
         *("--fake-worker", "--kv-slots", str(SLOTS), "--max-running", "4"),
         *("--session-ttl-s", "5", "--tenants", str(file)),

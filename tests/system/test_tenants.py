@@ -1,7 +1,6 @@
 """Tenants with keys on a running server: whose prefixes, whose slots, and who may ask what."""
 
 import asyncio
-import hashlib
 
 import grpc
 import pytest
@@ -19,31 +18,22 @@ from tests.system.ask import (
     until,
     whole,
 )
+from tests.system.keys import ACME, OTHER, ROOT, write_tenants
 from tests.system.stack import FAKE, Client, launched
 
 SLOTS, CAP = 1000, 250
 
 FILE = """
-acme: {{most_share: 0.25, pin_share: 0.1, keys: [{acme}]}}
-other: {{keys: [{other}]}}
-admin_keys: [{root}]
+acme: {most_share: 0.25, pin_share: 0.1, keys: [ACME]}
+other: {keys: [OTHER]}
+admin_keys: [ROOT]
 """
-
-
-def key(name):
-    return {"metadata": (("authorization", f"Bearer key of {name}"),)}
-
-
-ACME, OTHER, ROOT = key("acme"), key("other"), key("root")
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
-    file = tmp_path_factory.mktemp("tenants") / "tenants.yaml"
-    names = ("acme", "other", "root")
-    digests = {name: hashlib.sha256(f"key of {name}".encode()).hexdigest() for name in names}
-    file.write_text(FILE.format(**digests))
+    file = write_tenants(tmp_path_factory.mktemp("tenants") / "tenants.yaml", FILE)
     with launched(
         *("--fake-worker", "--kv-slots", str(SLOTS), "--fake-step-ms", "2"),
         *("--tenants", str(file), "--public-domains", "public"),

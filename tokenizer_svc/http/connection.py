@@ -1,7 +1,8 @@
 """How one connection is held: limits on what comes in, an end for who does not read.
 
 uvicorn takes headers of any length, waits for ever for a request that is begun and for a reader
-that has stopped.  The rest of HTTP is its business.
+that has stopped, takes trailers for headers and drops the body of who offers to upgrade.  The rest
+of HTTP is its business.
 """
 
 import asyncio
@@ -13,13 +14,17 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from radixd.chassis.grpc_server import MAX_CONNECTIONS
+from tokenizer_svc.http.direct_write import offer_direct_write
 from tokenizer_svc.http.errors import HttpRefusal, error_body
 
 MAX_URL_BYTES = 8 << 10
 MAX_HEADER_BYTES = 32 << 10
+_HEADER_OVERHEAD_BYTES = 4
+"""Colon, blank and line end, which a thousand empty headers have as well."""
 HEADER_TIMEOUT_S = 30.0
-"""Time a client has from connecting, or from the first byte of a request, to the last header."""
-MAX_CONNECTIONS = 4096
+"""Time a client has from connecting, or from the first byte of a request, to the last header; and
+for what it still sends of a request that is answered."""
 _LINGER_S = 2.0
 """Time a refused client has to stop writing and read why."""
 SEND_BUFFER_BYTES = 64 << 10
@@ -43,7 +48,12 @@ class BoundedConnection(HttpToolsProtocol):
         super().__init__(**uvicorn_parts)
         self._write_timeout_s = write_timeout_s
         self._num_header_bytes = 0
+        self._num_unread_bytes = 0
+        """Received since the parser last told of a body or of the end of something."""
         self._reads_headers = True
+        self._awaits_body = False
+        """Of a client that offers to upgrade: the parser takes it for nothing of HTTP's."""
+        self._is_replaying = False
         self._refusal: HttpRefusal | None = None
         self._is_refused = False
         self._header_timer: TimerHandle | None = None
@@ -68,49 +78,76 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request; headers that do not end are counted here."""
+        """Bytes of a request; what does not end and is no body is counted here."""
         if self._is_refused or self.transport.is_closing():
             return
-        if self._reads_headers:
-            self._num_header_bytes += len(data)
-        super().data_received(data)
-        if self._reads_headers and self._num_header_bytes > MAX_URL_BYTES + MAX_HEADER_BYTES:
+        self._num_unread_bytes += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            text = "this is no HTTP request"
+            self._refuse(self._refusal or HttpRefusal(400, "bad_http", text))
+            return
+        cycle: Any = self.cycle  # None before the first request
+        is_idle = cycle is None or cycle.response_complete
+        if self._num_unread_bytes > MAX_URL_BYTES + MAX_HEADER_BYTES:
             self._refuse(_too_large())
+        elif is_idle and self._header_timer is None:
+            # A blank line, or the rest of a body whose request is answered: not for ever.
+            self._await_headers()
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
+        if self._is_replaying:
+            return
         super().on_message_begin()
+        self._num_header_bytes = 0
         if self._header_timer is None:
             self._await_headers()
 
     def on_url(self, url: bytes) -> None:
         """A part of the URL."""
+        if self._is_replaying:
+            return
         super().on_url(url)
         if len(self.url) > MAX_URL_BYTES:
             text = f"the URL is longer than {MAX_URL_BYTES} bytes"
             self._stop_parsing(HttpRefusal(414, "url_too_long", text))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
-        super().on_header(name, value)
-        if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
+        """A header, or a trailer, which is read and left out: who stands before us and judges
+        requests by their headers has not seen it."""
+        if self._is_replaying:
+            return
+        self._num_header_bytes += len(name) + len(value) + _HEADER_OVERHEAD_BYTES
+        if self._num_header_bytes > MAX_HEADER_BYTES:
             self._stop_parsing(_too_large())
+        if self._reads_headers:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The last header has come; the body may take its own time."""
-        self._reads_headers = False
+        if self._is_replaying:
+            return
+        self._reads_headers, self._num_unread_bytes = False, 0
         _stop(self._header_timer)
         self._header_timer = None
         super().on_headers_complete()
+        self._awaits_body = self.parser.should_upgrade() and bool(self._body_headers())
+        offer_direct_write(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._num_unread_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is complete; what comes next are headers again."""
-        self._reads_headers, self._num_header_bytes = True, 0
+        if self._awaits_body:
+            return
+        self._reads_headers, self._num_unread_bytes = True, 0
         super().on_message_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """What does not parse, or was refused while it was parsed."""
-        self._refuse(self._refusal or HttpRefusal(400, "bad_http", "this is no HTTP request"))
 
     def pause_writing(self) -> None:
         """The buffer is full: the client has its time to read from now on."""
@@ -124,6 +161,29 @@ class BoundedConnection(HttpToolsProtocol):
         self._write_timer = None
         super().resume_writing()
 
+    def _parse(self, data: bytes) -> None:
+        while data or self._awaits_body:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as stopped:
+                # Nobody is upgraded: what follows is the body, if there is one, or a request.
+                data = data[stopped.args[0] :]
+                if self._awaits_body:
+                    self._read_body_anew()
+
+    def _body_headers(self) -> list[bytes]:
+        names = (b"content-length", b"transfer-encoding")
+        return [name + b": " + value for name, value in self.headers if name in names]
+
+    def _read_body_anew(self) -> None:
+        """Lets a parser that knows of no upgrade read on from the body."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._is_replaying, self._awaits_body = True, False
+        self.parser.feed_data(b"\r\n".join((b"POST / HTTP/1.1", *self._body_headers(), b"", b"")))
+        self._is_replaying = False
+
     def _await_headers(self) -> None:
         loop = asyncio.get_running_loop()
         self._header_timer = loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
@@ -136,6 +196,13 @@ class BoundedConnection(HttpToolsProtocol):
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
+        cycle: Any = self.cycle  # None before the first request
+        if self.pipeline or (cycle and cycle.response_started and not cycle.response_complete):
+            self.transport.close()  # words of ours would stand in the middle of a reply
+            return
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
         body = json.dumps(error_body(refusal)).encode()
         self.transport.write(
             _STATUS_LINES[refusal.status]
