@@ -14,13 +14,14 @@ from radixd.chassis.exposure import check_exposure, is_loopback
 from radixd.chassis.grpc_server import check_port_is_free, join_address, wait_for_stop_signal
 from radixd.chassis.logs import configure_logs
 from radixd.chassis.model_source import ModelSource, resolve_model
+from radixd.chassis.open_files import allow_many_files
 from radixd.chassis.preheat_file import load_preheat_file
 from radixd.chassis.settings import Settings
 from radixd.chassis.tenants import load_tenants
 from radixd.chassis.tls import ServerTls, tls_files
 from radixd.chassis.vocabulary import fake_vocabulary, read_vocabulary
 from tokenizer_svc.front import Front, FrontConfig
-from tokenizer_svc.http.config import HttpConfig
+from tokenizer_svc.http.config import HttpConfig, own_names
 from tokenizer_svc.tokenizers.byte_tokenizer import ByteTokenizer
 from tokenizer_svc.tokenizers.tokenizer import Tokenizer
 
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> int:
     configure_logs(SERVICE, settings.log_level, shows_values=settings.log_prompts)
     # Its own threads would fight ours for the cores, and it warns of forks that never come.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    allow_many_files()
     try:
         check_port_is_free(settings.host, settings.port)
         source = None if settings.fake_worker else resolve_model(settings.model)
@@ -97,6 +99,7 @@ def _http_config(settings: Settings) -> HttpConfig | None:
     return HttpConfig(
         host=settings.http_host or settings.host,
         port=settings.http_port if settings.port or is_asked_for else 0,
+        names=own_names(settings),
         gives_way=not is_asked_for,
         keep_alive_s=settings.http_keep_alive_s,
         write_timeout_s=settings.slow_reader_s,

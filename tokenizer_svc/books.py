@@ -63,6 +63,7 @@ def public_stats(stats: internal.GetStatsResponse) -> pb.GetStatsResponse:
         tenants=dict(stats.tenants),
         step_profile=stats.step_profile,
         num_sessions=stats.num_sessions,
+        session_tokens=stats.session_tokens,
     )
 
 

@@ -9,21 +9,22 @@ prompt in the cache; for the client all of them have one id.  When one fails, al
 
 import asyncio
 from array import array
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from protos.errors import DeadlineExceeded, InvalidRequest
-from tokenizer_svc.chat.asked import parser_for, parser_rules, with_demanded_call
+from tokenizer_svc.chat.asked import call_constraint, parser_for, parser_rules, without_calls
 from tokenizer_svc.chat.output_parser import ParserRules
 from tokenizer_svc.constraints.compiler import ConstraintCompiler
+from tokenizer_svc.delivery import ChoicePiece, Delivery
 from tokenizer_svc.fit import checked_ids, fit_to_model, stop_rules
-from tokenizer_svc.generate import Finish, Piece, RunningOutput
+from tokenizer_svc.generate import Piece, RunningOutput
 from tokenizer_svc.generation_request import GenerationRequest, TextPrompt
-from tokenizer_svc.live_request import LiveRequest, Submission, any_changed
+from tokenizer_svc.live_request import LiveRequest, Submission
 from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.scheduler_link import SchedulerLink
 from tokenizer_svc.served_model import ServedModel
+from tokenizer_svc.sink import Collected, Sink
 from tokenizer_svc.text_output import StopRules, TextOutput
 from tokenizer_svc.tokenizer_pool import TokenizerPool
 
@@ -31,29 +32,6 @@ AWAY_WAIT_S = 10.0
 """How long a new request waits for a scheduler and a worker that are away."""
 
 _MASK64 = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """The bill of a request."""
-
-    num_prompt_tokens: int
-    """Once, however many choices there are."""
-    num_output_tokens: int
-    """Of all choices, those that best_of dropped among them."""
-    num_cached_tokens: int
-    """Of choice 0, which is the first to ask for the prompt."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoicePiece:
-    """A piece of one choice."""
-
-    choice: int
-    """From 0."""
-    piece: Piece
-    usage: Usage | None = None
-    """Set in the last piece of all, and only there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,51 +60,38 @@ class Choices:
         self._live = live
         self._link = link
 
-    def pieces(
-        self, request: GenerationRequest, *, deadline_s: float | None
-    ) -> AsyncGenerator[ChoicePiece, None]:
-        """The pieces of all choices as they come; `deadline_s` is on the event loop's clock.
+    async def run(
+        self, request: GenerationRequest, sink: Sink[ChoicePiece], *, deadline_s: float | None
+    ) -> None:
+        """Puts the pieces of all choices into the sink as they come, and returns when it has passed
+        on the last; `deadline_s` is on the event loop's clock.
 
-        With best_of above n they come at the end, likeliest choice first.  Close it
-        (contextlib.aclosing) to cancel.
+        With best_of above n they come at the end, likeliest choice first.  Cancel it to end the
+        request.
 
         Raises:
-            RadixdError: refused, or ended without a result.
+            RadixdError: refused, ended without a result, or the sink takes no more.
         """
-        if request.best_of > request.n:
-            return self._likeliest(request, deadline_s)
-        return self._computed(request, deadline_s)
+        if request.best_of <= request.n:
+            await self._compute(request, sink, deadline_s)
+            return
+        computed: Collected[ChoicePiece] = Collected()
+        await self._compute(request, computed, deadline_s)
+        for piece in likeliest(computed.values, request):
+            sink.put(piece)
+            await sink.ready()
 
-    async def _likeliest(
-        self, request: GenerationRequest, deadline_s: float | None
-    ) -> AsyncGenerator[ChoicePiece, None]:
-        async with aclosing(self._computed(request, deadline_s)) as computed:
-            for piece in likeliest([piece async for piece in computed], request):
-                yield piece
-
-    async def _computed(
-        self, request: GenerationRequest, deadline_s: float | None
-    ) -> AsyncGenerator[ChoicePiece, None]:
-        """Of all best_of choices."""
+    async def _compute(
+        self, request: GenerationRequest, sink: Sink[ChoicePiece], deadline_s: float | None
+    ) -> None:
+        """All best_of choices."""
         lives = self._live.open_all(request.request_id, request.best_of)
         try:
             prepared = await self._prepared(lives[0], request, deadline_s)
-            running = {
-                choice: self._started(choice, lives, prepared, request)
-                for choice in range(len(lives))
-            }
-            finishes: dict[int, Finish] = {}
-            while running:
-                await any_changed([output.live for output in running.values()])
-                for choice, output in list(running.items()):
-                    piece = output.take()
-                    if piece is None:
-                        continue
-                    if piece.finish is not None:
-                        del running[choice]
-                        finishes[choice] = piece.finish
-                    usage = None if running else _usage(finishes)
-                    yield ChoicePiece(choice=choice, piece=piece, usage=usage)
+            outputs = [
+                self._started(choice, lives, prepared, request) for choice in range(len(lives))
+            ]
+            await Delivery(outputs, sink).run()
         finally:
             for live in lives:
                 self._link.close(live)
@@ -143,8 +108,8 @@ class Choices:
                 prompt_ids = checked_ids(request.prompt, ids, model)
                 echo = await self._echo(request, prompt_ids)
                 parser = parser_rules(request, tokenizer, prompt_ids)
-                request = await with_demanded_call(request, parser, tokenizer)
-                request = await self._constrained(request, model)
+                request = without_calls(request, tokenizer, vocab_size=model.vocab_size)
+                request = await self._constrained(request, parser, model)
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before the request could start") from None
         rules = stop_rules(request, tokenizer.special_ids, model)
@@ -156,17 +121,21 @@ class Choices:
         )
 
     async def _constrained(
-        self, request: GenerationRequest, model: ServedModel
+        self, request: GenerationRequest, parser: ParserRules | None, model: ServedModel
     ) -> GenerationRequest:
-        if request.constraint is None:
-            return request
-        try:
+        grammar = None
+        if request.constraint is not None:
+            # Also where a demanded call leaves it no say: a bad form is never passed over.
             grammar = await self._constraints.grammar(request.constraint, model)
-        except InvalidRequest as error:
-            if request.constraint.kind != "lark":
-                raise
-            # That of the calls it demands: no client wrote it, but the schemas in it.
-            raise InvalidRequest(f"{request.prompt.field}.tools", error.message) from None
+        calls = await call_constraint(request, parser, self._pool.tokenizer, grammar)
+        if calls is not None:
+            try:
+                grammar = await self._constraints.grammar(calls, model)
+            except InvalidRequest as error:
+                # No client wrote it, but the schemas in it.
+                raise InvalidRequest(f"{request.prompt.field}.tools", error.message) from None
+        if grammar is None:
+            return request
         # An end of sequence is drawn where the form is complete: ignored, it would be nothing.
         return replace(
             request, ignore_eos=False, sampling=replace(request.sampling, grammar=grammar)
@@ -193,7 +162,7 @@ class Choices:
         decoder = tokenizer.decoder(
             skip_special_tokens=request.skip_special_tokens,
             context_ids=submission.prompt_ids,
-            shown_tokens=() if asked is None else tokenizer.chat_format.markers,
+            shown_tokens=() if asked is None else asked.markers,
         )
         output = RunningOutput(
             lives[choice],
@@ -279,11 +248,3 @@ def _shown(piece: Piece, request: GenerationRequest) -> Piece:
 def _mean_logprob(pieces: Iterable[Piece]) -> float:
     all_of_them = [p for piece in pieces if piece.logprobs for p in piece.logprobs.chosen]
     return sum(all_of_them) / len(all_of_them) if all_of_them else float("-inf")
-
-
-def _usage(finishes: Mapping[int, Finish]) -> Usage:
-    return Usage(
-        num_prompt_tokens=finishes[0].num_prompt_tokens,
-        num_output_tokens=sum(finish.num_output_tokens for finish in finishes.values()),
-        num_cached_tokens=finishes[0].num_cached_tokens,
-    )

@@ -5,6 +5,7 @@ one whose handler fails with the exception's text.  Neither happens behind this 
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -14,7 +15,14 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from protos.errors import InternalFault, InvalidRequest, RadixdError, Unavailable, Unsupported
+from protos.errors import (
+    InternalFault,
+    InvalidRequest,
+    RadixdError,
+    TooManyStreams,
+    Unavailable,
+    Unsupported,
+)
 from tokenizer_svc.bad_bytes import field_with_bad_utf8
 from tokenizer_svc.client_streams import ClientStreams, host_of_peer
 from tokenizer_svc.paced_context import PacedContext
@@ -51,11 +59,12 @@ class Door(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Wraps the handlers of the public package; health and reflection stay as they are."""
+        """Wraps the handlers of the public package; of health and reflection, which take no key,
+        only calls that last are counted."""
         handler: Any = await continuation(handler_call_details)
         method: str = handler_call_details.method
         if handler is None or not method.startswith(PUBLIC_PREFIX):
-            return handler  # type: ignore[no-any-return]
+            return self._counted(handler)
         request_class = _request_class(method)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
@@ -69,6 +78,31 @@ class Door(grpc.aio.ServerInterceptor):
                 reply if isinstance(reply, bytes) else handler.response_serializer(reply)
             ),
         )
+
+    def _counted(self, handler: Any) -> Handler:
+        """The same, each call of a stream one of its address's."""
+        if handler is None or not handler.response_streaming:
+            return handler  # type: ignore[no-any-return]
+        behavior = handler.stream_stream or handler.unary_stream
+
+        async def call(asked: Any, context: Context) -> None:
+            try:
+                leave = self._streams.enter("", host_of_peer(context.peer()))
+            except TooManyStreams as problem:
+                await context.abort_with_status(to_status(problem))
+            context.add_done_callback(lambda _: leave())  # type: ignore[arg-type]
+            if not inspect.isasyncgenfunction(behavior):
+                await behavior(asked, context)
+                return
+            async for reply in behavior(asked, context):
+                await context.write(reply)
+
+        kind = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.request_streaming
+            else grpc.unary_stream_rpc_method_handler
+        )
+        return kind(call, handler.request_deserializer, handler.response_serializer)
 
     def _wrapped(
         self, behavior: Behavior, request_class: type[Message], method: str

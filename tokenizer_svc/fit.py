@@ -12,16 +12,21 @@ from tokenizer_svc.served_model import ServedModel
 from tokenizer_svc.text_output import StopRules
 
 
+class ContextExceeded(InvalidRequest):
+    """The prompt is longer than the model can read, whatever the pool holds."""
+
+
 def checked_ids(prompt: Prompt, ids: Sequence[int], model: ServedModel) -> "array[int]":
     """The prompt's ids as the scheduler takes them.
 
     Raises:
-        InvalidRequest: none, too many to leave room for one token, or outside the vocabulary.
+        ContextExceeded: too many to leave room for one token.
+        InvalidRequest: none, or outside the vocabulary.
     """
     if not ids:
         raise InvalidRequest(prompt.field, "empty: it has no tokens")
     if len(ids) >= model.max_length:
-        raise InvalidRequest(
+        raise ContextExceeded(
             prompt.field,
             f"{len(ids)} tokens; {model.max_length} is the limit for prompt and output "
             f"together, so a prompt may have at most {model.max_length - 1}",

@@ -1,6 +1,6 @@
 """One output of a request: from the tokens that come in to the pieces its client gets.
 
-Waits for nothing: `choices` calls it when there is news, and sees to it that all is closed.
+Waits for nothing: `delivery` calls it when there is news, `choices` sees to it that all is closed.
 """
 
 from array import array

@@ -35,9 +35,9 @@ class ChatPrompt:
     field: str = "chat"
 
     @property
-    def shown_tools(self) -> tuple[FunctionTool, ...]:
-        """Those that the model hears of."""
-        return () if self.tool_choice.mode == "none" else self.tools
+    def may_call(self) -> bool:
+        """True where what reads as a call is one; with tool_choice none tools are only shown."""
+        return bool(self.tools) and self.tool_choice.mode != "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

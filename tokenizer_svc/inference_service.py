@@ -1,7 +1,6 @@
 """radixd.v1.InferenceService: text for prompts, streamed or whole."""
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +11,15 @@ from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import inference_pb2 as pb
 from protos.radixd.v1 import inference_pb2_grpc as pb_grpc
 from tokenizer_svc.choices import Choices
+from tokenizer_svc.delivery import ChoicePiece
 from tokenizer_svc.generation_request import GenerationRequest
 from tokenizer_svc.live_request import Outcome
 from tokenizer_svc.live_requests import LiveRequests
-from tokenizer_svc.replies import stream_reply, unary_reply
+from tokenizer_svc.paced_context import PacedContext
+from tokenizer_svc.replies import StreamReplies, unary_reply
 from tokenizer_svc.request_owners import RequestOwners
 from tokenizer_svc.scheduler_link import SchedulerLink
+from tokenizer_svc.sink import Collected, Translated
 from tokenizer_svc.tenancy import current_caller
 from tokenizer_svc.validation import read_request
 
@@ -44,16 +46,13 @@ class InferenceService(pb_grpc.InferenceServiceServicer):
         self._owners = owners
         self._max_prompt_bytes = max_prompt_bytes
 
-    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # noqa: N802
+    async def Generate(self, request: pb.GenerateRequest, context: PacedContext) -> None:  # noqa: N802
         """Streams the continuation; written and not yielded, so that leaving is noticed at once."""
         checked = self._read(request)
         deadline_s = deadline(context, checked.timeout_ms)
-        is_first = True
+        replies = Translated(StreamReplies(checked).reply, context)
         with self._owners.owned(checked.request_id, checked.tenant):
-            async with aclosing(self._choices.pieces(checked, deadline_s=deadline_s)) as pieces:
-                async for piece in pieces:
-                    await context.write(stream_reply(checked, piece, with_seed=is_first))
-                    is_first = False
+            await self._choices.run(checked, replies, deadline_s=deadline_s)
 
     async def GenerateUnary(  # noqa: N802
         self, request: pb.GenerateUnaryRequest, context: Context
@@ -61,9 +60,10 @@ class InferenceService(pb_grpc.InferenceServiceServicer):
         """The same as one reply."""
         checked = self._read(request)
         deadline_s = deadline(context, checked.timeout_ms)
+        pieces: Collected[ChoicePiece] = Collected()
         with self._owners.owned(checked.request_id, checked.tenant):
-            async with aclosing(self._choices.pieces(checked, deadline_s=deadline_s)) as pieces:
-                return unary_reply(checked, [piece async for piece in pieces])
+            await self._choices.run(checked, pieces, deadline_s=deadline_s)
+        return unary_reply(checked, pieces.values)
 
     async def Cancel(  # noqa: N802
         self, request: pb.CancelRequest, context: Context
@@ -90,7 +90,7 @@ class InferenceService(pb_grpc.InferenceServiceServicer):
         return replace(checked, tenant=current_caller().tenant)
 
 
-def deadline(context: Context, timeout_ms: int | None) -> float | None:
+def deadline(context: Context | PacedContext, timeout_ms: int | None) -> float | None:
     """When a call must be over, on the event loop's clock; None: never.
 
     The deadline of the gRPC call is taken a little early: once it has passed, nothing more reaches

@@ -6,7 +6,7 @@ therefore blocks nobody.  Sends nothing itself.
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from protos.errors import RadixdError
@@ -67,6 +67,7 @@ class LiveRequest:
         "_num_taken",
         "cached_tokens",
         "expiry",
+        "listener",
         "log",
         "outcome",
         "request_id",
@@ -75,8 +76,7 @@ class LiveRequest:
         "wire_id",
     )
 
-    def __init__(self, request_id: str, news: asyncio.Event) -> None:
-        """`news` is set when some comes; the choices of one request share it."""
+    def __init__(self, request_id: str) -> None:
         self.request_id = request_id
         self.submission: Submission | None = None
         """None until it is submitted."""
@@ -90,8 +90,10 @@ class LiveRequest:
         """Fixed with the first news from the scheduler."""
         self.outcome: Outcome | RadixdError | None = None
         self.expiry: asyncio.TimerHandle | None = None
+        self.listener: Callable[[], None] | None = None
+        """Called with each news where nobody waits in `changed`; must not raise."""
         self._num_taken = 0
-        self._news = news
+        self._news = asyncio.Event()
 
     @property
     def token_ids(self) -> "array[int]":
@@ -105,17 +107,24 @@ class LiveRequest:
         cached_tokens: int,
         logprobs: LogprobColumns | None = None,
     ) -> None:
-        """Adds new tokens; the first of them fix the cached count."""
+        """Adds new tokens, of which `tell` or `end` tells; the first of them fix the cached
+        count."""
         if token_ids:
             if self.cached_tokens is None:
                 self.cached_tokens = cached_tokens
             self.log.extend(token_ids, logprobs)
-            self._news.set()
 
     def end(self, outcome: Outcome | RadixdError) -> None:
         """Sets how it ended; the first call counts."""
         if self.outcome is None:
             self.outcome = outcome
+            self.tell()
+
+    def tell(self) -> None:
+        """Tells whoever follows this request that there is news of it."""
+        if self.listener is not None:
+            self.listener()
+        else:
             self._news.set()
 
     def wake(self) -> None:
@@ -129,21 +138,12 @@ class LiveRequest:
 
     async def changed(self) -> None:
         """Returns when there is news, or after `wake`."""
-        await any_changed([self])
-
-    async def woken(self) -> None:
-        """Returns when something comes from now on, or after `wake`."""
-        self._news.clear()
-        await self._news.wait()
+        if not self.has_news:
+            self._news.clear()
+            await self._news.wait()
 
     def take(self) -> "array[int]":
         """The tokens that came since the last call."""
         taken = self.token_ids[self._num_taken :]
         self._num_taken = len(self.token_ids)
         return taken
-
-
-async def any_changed(lives: Sequence[LiveRequest]) -> None:
-    """Returns when one of these choices of one request has news, or after `wake`."""
-    if not any(live.has_news for live in lives):
-        await lives[0].woken()

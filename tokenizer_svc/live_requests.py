@@ -7,7 +7,6 @@ news of an attempt that is over (a cancelled request, a stream that broke) can n
 one with the same id, and a scheduler still busy forgetting an attempt does not refuse the next.
 """
 
-import asyncio
 import secrets
 from collections.abc import Iterator
 
@@ -48,7 +47,7 @@ class LiveRequests:
         return self.open_all(request_id, 1)[0]
 
     def open_all(self, request_id: str, num_choices: int) -> list[LiveRequest]:
-        """Enters all choices of a new request, or none; news of any of them wakes who waits.
+        """Enters all choices of a new request, or none.
 
         Raises:
             DuplicateRequestId: this id is live.
@@ -58,8 +57,7 @@ class LiveRequests:
             raise DuplicateRequestId(f"request_id: a request with the id {request_id!r} is live")
         if self._num_live + num_choices > self._max_live:
             raise QueueFull(f"{self._num_live} of {self._max_live} requests are live; try later")
-        news = asyncio.Event()
-        lives = [LiveRequest(request_id, news) for _ in range(num_choices)]
+        lives = [LiveRequest(request_id) for _ in range(num_choices)]
         self._by_id[request_id] = list(lives)
         self._num_live += num_choices
         return lives

@@ -5,23 +5,38 @@ from collections.abc import Iterator, Sequence
 
 from protos.plan import LogprobColumns
 from protos.radixd.v1 import inference_pb2 as pb
-from tokenizer_svc.choices import ChoicePiece, Usage
+from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.generate import Finish, Piece
 from tokenizer_svc.generation_request import GenerationRequest
 
 
-def stream_reply(
-    request: GenerationRequest, each: ChoicePiece, *, with_seed: bool
-) -> pb.GenerateResponse:
-    """One message of the stream."""
+class StreamReplies:
+    """The messages of one stream, in order."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._is_first = True
+
+    def reply(self, each: ChoicePiece) -> pb.GenerateResponse:
+        """The next one."""
+        request, piece = self._request, each.piece
+        reply = pb.GenerateResponse(
+            request_id=request.request_id,
+            text=piece.text,
+            token_ids=piece.token_ids,
+            choice=each.choice,
+        )
+        if self._is_first or each.usage is not None:
+            reply.seed = request.sampling.seed
+        self._is_first = False
+        if not piece.is_plain:
+            _set_others(reply, each)
+        return reply
+
+
+def _set_others(reply: pb.GenerateResponse, each: ChoicePiece) -> None:
+    """What most pieces do not have, and every token is a piece."""
     piece = each.piece
-    reply = pb.GenerateResponse(
-        request_id=request.request_id,
-        text=piece.text,
-        token_ids=piece.token_ids,
-        choice=each.choice,
-    )
-    # Most pieces have none of these, and every token is a piece.
     if piece.reasoning_text:
         reply.reasoning_text = piece.reasoning_text
     if piece.tool_calls:
@@ -34,9 +49,6 @@ def stream_reply(
         _set_finish(reply, piece.finish)
     if each.usage is not None:
         _set_usage(reply.usage, each.usage)
-    if with_seed or each.usage is not None:
-        reply.seed = request.sampling.seed
-    return reply
 
 
 def unary_reply(

@@ -10,6 +10,7 @@ import random
 import time
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from protos.plan import SamplingParams
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.radixd.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
 from protos.wire import pack_floats, pack_ids, unpack_ids
+from radixd.chassis.grpc_server import MAX_MESSAGE_BYTES
 from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
 from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.prompt_scores import PromptScores
@@ -173,8 +175,7 @@ class SchedulerLink:
     def _handle(self, response: pb.AttachResponse) -> None:
         kind = response.WhichOneof("body")
         if kind == "outputs":
-            for output in response.outputs.outputs:
-                self._take_output(output)
+            self._take_outputs(response.outputs.outputs)
         elif kind == "worker_state":
             self._take_worker_state(response.worker_state)
         elif kind == "welcome":
@@ -211,10 +212,23 @@ class SchedulerLink:
             log.warning("model_names_differ", front=self._own.model_id, worker=state.model.model_id)
         self._state_changed()
 
-    def _take_output(self, output: pb.Output) -> None:
-        live = self._live.by_wire_id(output.request_id)
-        if live is None:
-            return  # news of an attempt that is over
+    def _take_outputs(self, outputs: Sequence[pb.Output]) -> None:
+        # More than one of a request: we are behind, and tell of several steps at once.
+        is_behind = len(outputs) > self._live.num_attempts_out
+        untold: dict[LiveRequest, None] = {}
+        for output in outputs:
+            live = self._live.by_wire_id(output.request_id)
+            if live is None:
+                continue  # news of an attempt that is over
+            self._take_output(live, output)
+            if is_behind:
+                untold[live] = None
+            else:
+                live.tell()
+        for live in untold:
+            live.tell()
+
+    def _take_output(self, live: LiveRequest, output: pb.Output) -> None:
         try:
             self._take_tokens(live, output)
         except WireError as error:
@@ -228,22 +242,26 @@ class SchedulerLink:
             live.end(_outcome(output))
 
     def _take_tokens(self, live: LiveRequest, output: pb.Output) -> None:
-        assert live.submission is not None
+        # Every token comes by here.
+        submission, scores = live.submission, live.scores
+        assert submission is not None
         token_ids = unpack_ids(output.token_ids, typecode="I")
         vocab_size = 0 if self.model is None else self.model.vocab_size
-        num_tokens = len(live.token_ids) + len(token_ids)
-        if max(token_ids, default=0) >= vocab_size or num_tokens > live.submission.max_tokens:
+        if token_ids and (
+            max(token_ids) >= vocab_size
+            or len(live.token_ids) + len(token_ids) > submission.max_tokens
+        ):
             raise WireError("tokens outside the vocabulary, or more than were asked for")
         if output.HasField("prompt_logprobs"):
             _take_scores(live, output.prompt_logprobs, vocab_size)
-        if live.scores is not None and token_ids and not live.scores.is_complete:
+        if scores is not None and token_ids and not scores.is_complete:
             raise WireError("a token before all log probabilities of the prompt")
         logprobs = None
-        if token_ids and live.submission.sampling.logprobs >= 0:
+        if token_ids and submission.sampling.logprobs >= 0:
             logprobs = read_logprobs(
                 output.logprobs,
                 num_tokens=len(token_ids),
-                num_top=live.submission.sampling.logprobs,
+                num_top=submission.sampling.logprobs,
                 vocab_size=vocab_size,
             )
         live.receive(token_ids, cached_tokens=output.cached_tokens, logprobs=logprobs)
@@ -259,7 +277,14 @@ class SchedulerLink:
         if scores is not None and not scores.is_complete:
             scores.restart()
         wire_id = self._live.start_attempt(live)
-        self._send(pb.AttachRequest(submit=_submit_message(wire_id, live)))
+        message = pb.AttachRequest(submit=_submit_message(wire_id, live))
+        num_bytes = message.ByteSize()
+        if num_bytes > MAX_MESSAGE_BYTES:
+            # Sent, it would end the stream, and come again on the next one, for ever.
+            self._live.end_attempt(live)
+            live.end(_too_large(num_bytes))
+            return
+        self._send(message)
 
     def _send(self, message: pb.AttachRequest) -> None:
         if self._attached:
@@ -274,6 +299,11 @@ class SchedulerLink:
         self.state_changed.set()
         for live in self._waiting.values():
             live.wake()
+
+
+def _too_large(num_bytes: int) -> Outcome:
+    text = f"with it, the request takes {num_bytes} bytes on its way; at most {MAX_MESSAGE_BYTES}"
+    return Outcome(ending=pb.ENDING_REJECTED_INVALID, field="prompt", message=text)
 
 
 def _outcome(output: pb.Output) -> Outcome:

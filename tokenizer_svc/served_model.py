@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from protos.plan import MAX_CONTEXT_TOKENS
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from tokenizer_svc.tokenizers.tokenizer import Tokenizer
 
@@ -22,7 +23,8 @@ def served_model(model: pb.Model) -> ServedModel:
     return ServedModel(
         model_id=model.model_id,
         vocab_size=model.vocab_size,
-        max_length=model.max_length,
+        # A longer context would make a request too large for its way to the scheduler.
+        max_length=min(model.max_length, MAX_CONTEXT_TOKENS),
         eos_token_ids=frozenset(model.eos_token_ids),
     )
 

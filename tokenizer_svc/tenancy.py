@@ -71,6 +71,11 @@ class Keys(Protocol):
 class Access(Protocol):
     """Who may come in."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may, without a key."""
+        ...
+
     def caller(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
         """Who calls this method ("/package.Service/Method") with this metadata.
 
@@ -83,6 +88,8 @@ class Access(Protocol):
 class OpenDoor:
     """A server without keys: everybody is the tenant "" and may do everything."""
 
+    is_open = True
+
     def caller(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
         """Whoever it is."""
         return Caller(tenant="", is_admin=True)
@@ -90,6 +97,8 @@ class OpenDoor:
 
 class KeyedDoor:
     """A server with keys: every call must carry one."""
+
+    is_open = False
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys

@@ -10,7 +10,7 @@ that is complete only later counts, even if it began among them.  A character co
 token that completes it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokenizer_svc.stop_strings import StopMatcher
@@ -54,9 +54,11 @@ class TextOutput:
         """A stop text or stop token was found: no id after it counts."""
         return self.matched_text is not None or self.matched_token_id is not None
 
-    def feed(self, token_ids: Iterable[int]) -> tuple[str, int]:
+    def feed(self, token_ids: Sequence[int]) -> tuple[str, int]:
         """The new text, and how many of the ids belong to the output (fewer once stopped)."""
         assert not self.stopped
+        if self._matcher is None and self._rules.token_ids.isdisjoint(token_ids):
+            return self._decoder.feed(token_ids), len(token_ids)
         pieces = []
         num_ids = 0
         for token_id in token_ids:

@@ -39,12 +39,12 @@ class TokenizerPool:
             text = prompt.text
             return await self._lane(len(text)).run(lambda: self.tokenizer.encode_text(text))
         if isinstance(prompt, ChatPrompt):
-            chat, tools = prompt, prompt.shown_tools
-            return await self._lane(num_characters(chat.turns, tools)).run(
+            chat = prompt
+            return await self._lane(num_characters(chat.turns, chat.tools)).run(
                 lambda: self.tokenizer.encode_chat(
                     chat.turns,
                     add_generation_prompt=chat.add_generation_prompt,
-                    tools=tools,
+                    tools=chat.tools,
                     continue_final_message=chat.continue_final_message,
                     template_arguments=chat.template_arguments,
                 )

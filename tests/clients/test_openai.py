@@ -7,7 +7,12 @@ import pytest
 
 from tests.clients.openai_clients import connect, connect_async
 
-CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+CHAT = {
+    "model": "fake",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 9,
+    "temperature": 0,
+}
 LONG = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
 
 
@@ -67,7 +72,7 @@ def test_the_stream_object_of_the_package(client):
 
 
 def test_plain_completions(client):
-    asked = {"model": "fake", "max_tokens": 6}
+    asked = {"model": "fake", "max_tokens": 6, "temperature": 0}
     answer = client.completions.create(**asked, prompt=["one", "two"], echo=True, logprobs=2)
     assert [choice.text[:3] for choice in answer.choices] == ["one", "two"]
     for choice in answer.choices:
@@ -80,7 +85,7 @@ def test_plain_completions(client):
 
 
 def test_responses(client):
-    asked = {"model": "fake", "input": "hi", "max_output_tokens": 9}
+    asked = {"model": "fake", "input": "hi", "max_output_tokens": 9, "temperature": 0}
     whole = client.responses.create(**asked)
     assert whole.status == "incomplete"
     assert whole.incomplete_details.reason == "max_output_tokens"
@@ -90,6 +95,19 @@ def test_responses(client):
     assert "".join(said) == whole.output_text
     assert events[0].type == "response.created"
     assert events[-1].response.usage.output_tokens == 9
+
+
+def test_the_stream_object_of_responses(client):
+    asked = {"model": "fake", "input": "hi", "temperature": 0}
+    said = client.responses.create(**asked, max_output_tokens=30).output_text
+    asked["extra_body"] = {"stop": said[12:15]}
+    whole = client.responses.create(**asked)
+    assert whole.status == "completed"
+    assert said.startswith(whole.output_text)
+    with client.responses.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+        assert stream.get_final_response().output_text == whole.output_text
+    assert kinds[-1] == "response.completed"
 
 
 def test_extra_fields(client):

@@ -48,14 +48,19 @@ def model(client):
 def test_a_fact(client, model):
     for stream in (False, True):
         answer = client.completions.create(
-            model=model, prompt="The capital of France is", max_tokens=6, stream=stream
+            model=model,
+            prompt="The capital of France is",
+            max_tokens=6,
+            temperature=0,
+            stream=stream,
         )
         said = "".join(c.choices[0].text for c in answer) if stream else answer.choices[0].text
         assert "Paris" in said
 
 
 def test_a_tool_is_called_and_its_result_is_read(client, model):
-    asked = {"model": model, "tools": [{"type": "function", "function": WEATHER}]}
+    tools = [{"type": "function", "function": WEATHER}]
+    asked = {"model": model, "tools": tools, "temperature": 0}
     called = client.chat.completions.create(
         **asked,
         messages=[QUESTION],
@@ -86,6 +91,7 @@ def test_a_streamed_tool_call(client, model):
         tool_choice=named,
         parallel_tool_calls=False,
         max_tokens=100,
+        temperature=0,
     ) as stream:
         final = stream.get_final_completion()
     (call,) = final.choices[0].message.tool_calls
@@ -93,7 +99,8 @@ def test_a_streamed_tool_call(client, model):
 
 
 def test_an_answer_parsed_into_a_model(client, model):
-    asked = {"model": model, "messages": [{"role": "user", "content": "Paris as JSON."}]}
+    messages = [{"role": "user", "content": "Paris as JSON."}]
+    asked = {"model": model, "messages": messages, "temperature": 0}
     parsed = client.chat.completions.parse(**asked, response_format=City, max_tokens=100)
     city = parsed.choices[0].message.parsed
     assert isinstance(city, City)
@@ -108,12 +115,17 @@ def test_a_json_schema(client, model):
         messages=[{"role": "user", "content": "Two booleans."}],
         response_format={"type": "json_schema", "json_schema": {"name": "two", "schema": schema}},
         max_tokens=40,
+        temperature=0,
     )
     assert [type(item) for item in json.loads(answer.choices[0].message.content)] == [bool, bool]
 
 
 def test_a_response_parsed_into_a_model(client, model):
     answer = client.responses.parse(
-        model=model, input="Paris as JSON.", text_format=City, max_output_tokens=100
+        model=model,
+        input="Paris as JSON.",
+        text_format=City,
+        max_output_tokens=100,
+        temperature=0,
     )
     assert isinstance(answer.output_parsed, City)

@@ -8,6 +8,7 @@ import pytest
 
 from protos.errors import InvalidRequest, QueueFull, Unsupported
 from radixd.chassis.vocabulary import Vocabulary, fake_vocabulary
+from tests.constraints.test_schema_endings import chain
 from tests.tokenizer_svc.client import wait_until
 from tokenizer_svc.constraints import compiler as module
 from tokenizer_svc.constraints.compiler import ConstraintCompiler
@@ -73,6 +74,15 @@ async def test_one_who_leaves_takes_the_process_along(compiler: ConstraintCompil
     assert len(compiler._idle) == module._NUM_CHILDREN
 
 
+async def test_what_ends_the_process_ends_nothing_else(compiler: ConstraintCompiler) -> None:
+    """References of references recurse in the library, to the end of the stack."""
+    compiler._limit_s = 30
+    with pytest.raises(InvalidRequest, match="too complex") as refused:
+        await compiler.grammar(Constraint(kind="json_schema", text=chain(2500)), MODEL)
+    assert refused.value.field == "constraint.json_schema"
+    assert await compiler.grammar(Constraint(kind="json_schema", text=chain(150)), MODEL)
+
+
 async def test_so_many_may_wait(
     compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +95,65 @@ async def test_so_many_may_wait(
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_many_who_ask_at_once_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst of requests with one schema, the first of all: nobody is turned away."""
+    monkeypatch.setattr(module, "MAX_PENDING", 2)
+    num_read = 0
+
+    def read() -> Vocabulary:
+        nonlocal num_read
+        num_read += 1
+        return fake_vocabulary()
+
+    compiler = ConstraintCompiler(read, limit_s=30)
+    asked = [asyncio.create_task(compiler.grammar(PLAIN, MODEL)) for _ in range(100)]
+    await wait_until(lambda: compiler._num_pending > 0)
+    asked[0].cancel()  # the others do not leave with the first
+    with pytest.raises(asyncio.CancelledError):
+        await asked[0]
+    assert len(set(await asyncio.gather(*asked[1:]))) == 1
+    assert num_read == 1
+    assert not compiler._under_way
+    await compiler.close()
+
+
+async def test_a_process_that_is_lost_is_not_held_against_a_constraint(
+    compiler: ConstraintCompiler,
+) -> None:
+    compiler._limit_s = 30
+    for child in compiler._idle:
+        await child.start(await compiler._setup_for(MODEL))
+        child._process.kill()
+    assert await compiler.grammar(PLAIN, MODEL)
+
+
+class Dying(module._Child):
+    """Its process ends while it is asked, the first so many times."""
+
+    num_deaths = 0
+
+    async def ask(self, question: dict[str, str]) -> dict[str, str]:
+        if question["text"] == PLAIN.text and Dying.num_deaths:
+            Dying.num_deaths -= 1
+            self._process.kill()
+        return await super().ask(question)
+
+
+@pytest.mark.parametrize(("num_deaths", "is_served"), [(1, True), (2, False)])
+async def test_one_loss_is_an_accident_and_two_are_not(
+    compiler: ConstraintCompiler, num_deaths: int, is_served: bool
+) -> None:
+    compiler._limit_s = 30
+    compiler._idle, Dying.num_deaths = [Dying(), Dying()], num_deaths
+    asked = compiler.grammar(PLAIN, MODEL)
+    if is_served:
+        assert await asked
+    else:
+        with pytest.raises(InvalidRequest, match="too complex"):
+            await asked
+    assert await compiler.grammar(Constraint(kind="regex", text="b"), MODEL)
 
 
 async def test_memory_of_answers_is_bounded(

@@ -80,6 +80,18 @@ def test_a_token_that_cannot_follow_is_an_error_and_stays_one() -> None:
     assert allowed_ids(grammars.matcher(grammar).mask()) == [97], "the next one starts anew"
 
 
+def test_what_is_kept_compiled_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [grammar_of(Constraint(kind="regex", text=f"a{n:03}")) for n in range(9)]
+    monkeypatch.setattr("radixd.chassis.grammars._MAX_KEPT_CHARACTERS", 4 * len(texts[0]))
+    grammars = Grammars(fake_vocabulary(), vocab_size=264, eos_token_ids=(257,))
+    for text in (*texts[:4], texts[0], *texts[4:7]):
+        assert allowed_ids(grammars.matcher(text).mask()) == [97]
+    assert list(grammars._kept) == [texts[0], *texts[4:7]]
+    huge = texts[8] + " " * 4 * len(texts[0])
+    assert allowed_ids(grammars.matcher(huge).mask()) == [97]
+    assert not grammars._kept
+
+
 def test_control_tokens_and_padding_are_never_text() -> None:
     """Also where the vocabulary spells them like text, and the model has more rows."""
     vocabulary = Vocabulary(

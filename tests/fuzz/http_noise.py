@@ -89,7 +89,7 @@ def _note(reply: bytes, data: bytes, is_whole: bool, heard: Heard) -> None:
         return
     status = int(reply.split(b" ", 2)[1])
     heard.counts[str(status)] += 1
-    if status >= 500 and status not in (503, 504):
+    if status >= 500 and status != 503:
         heard.faults.append(f"{status} {reply[-300:]!r}\n{data[:300]!r}")
     elif b"HTTP/1.1" not in reply.split(b"\r\n", 1)[0]:
         heard.faults.append(f"no status line: {reply[:100]!r}")

@@ -1,11 +1,16 @@
 """What the engines say of themselves."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from gpu_worker.backend_choice import BackendOptions
 from gpu_worker.fake_engine import FakeEngine, FakeModel
+from gpu_worker.model_config import ModelConfig
+from gpu_worker.model_engine import EngineLimits
+from protos.plan import MAX_CONTEXT_TOKENS
 from tests.gpu_worker.backends import ALL, needs_compiler
 from tests.gpu_worker.tiny_models import make_engine, make_oracle
 
@@ -29,6 +34,24 @@ def test_weights_of_another_precision_are_another_model(tmp_path: Path) -> None:
         options = BackendOptions(weights=weights)
         hashes.add(make_engine(oracle, tmp_path / str(number), options).hello().model_hash)
     assert len(hashes) == 3
+
+
+@pytest.mark.parametrize(
+    ("of_model", "asked", "longest"),
+    [
+        (2048, 0, 2048),
+        (2048, 100, 100),
+        (2048, 4096, 2048),
+        (10_000_000, 0, MAX_CONTEXT_TOKENS),
+        (10_000_000, 9_000_000, MAX_CONTEXT_TOKENS),
+        (10_000_000, 1_000_000, 1_000_000),
+    ],
+)
+def test_no_context_is_longer_than_what_a_message_carries(
+    of_model: int, asked: int, longest: int
+) -> None:
+    limits = EngineLimits(num_slots=10, max_rows=1, max_length=asked)
+    assert limits.longest(cast(ModelConfig, SimpleNamespace(max_length=of_model))) == longest
 
 
 def test_the_fake_says_so_too() -> None:

@@ -34,9 +34,14 @@ def user(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
 
+def greedily(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The body, with temperature 0 where it is one of a generation that says none."""
+    return {"temperature": 0, **body} if path in (CHAT, PLAIN, RESPONSES) else body
+
+
 async def ok(client: httpx2.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
-    """The reply to a body that is taken."""
-    answer = await client.post(path, json=body)
+    """The reply to a body that is taken; greedy, where that does not say otherwise."""
+    answer = await client.post(path, json=greedily(path, body))
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -64,8 +69,9 @@ def error_of(answer: httpx2.Response, status: int) -> dict[str, Any]:
 async def streamed(
     client: httpx2.AsyncClient, path: str, *, is_done: bool = True, **body: Any
 ) -> list[dict[str, Any]]:
-    """The events of a stream to its end."""
-    async with client.stream("POST", path, json={"stream": True, **body}) as answer:
+    """The events of a stream to its end; greedy, where the body does not say otherwise."""
+    sent = greedily(path, {"stream": True, **body})
+    async with client.stream("POST", path, json=sent) as answer:
         assert answer.status_code == 200, await answer.aread()
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [line async for line in answer.aiter_lines()]

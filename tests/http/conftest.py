@@ -9,7 +9,7 @@ import pytest
 from tests.http.ask import connected
 from tests.system.stack import Client, Stack, launched
 from tests.tokenizer_svc.client import wait_until
-from tests.tokenizer_svc.fake_scheduler import FakeScheduler
+from tests.tokenizer_svc.fake_scheduler import MODEL, FakeScheduler
 from tokenizer_svc.front import Front, FrontConfig
 from tokenizer_svc.http.config import HttpConfig
 from tokenizer_svc.tokenizers.byte_tokenizer import ByteTokenizer
@@ -51,6 +51,9 @@ async def grpc_client(stack: Stack) -> AsyncIterator[Client]:
 async def served() -> AsyncIterator[Served]:
     """A front in this process, before a scheduler that does what a test tells it."""
     scheduler = FakeScheduler()
+    scheduler.model = type(scheduler.model)()
+    scheduler.model.CopyFrom(MODEL)
+    scheduler.model.max_length = 1 << 16
     await scheduler.start()
     front = Front(
         ByteTokenizer(),

@@ -8,6 +8,7 @@ import pytest
 from tests.http.ask import (
     CHAT,
     PLAIN,
+    RESPONSES,
     error_of,
     ok,
     raw_connection,
@@ -70,7 +71,7 @@ async def test_half_a_surrogate_pair_is_named_in_a_conversation(http):  # field 
 
 async def test_a_megabyte_of_combining_marks_is_a_prompt_too_long_for_the_model(http):
     error = await refused(http, CHAT, chat(json.dumps("e\u0301" * 350_000)))
-    assert error["param"] == "messages"
+    assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
     assert str(2048) in error["message"]
 
 
@@ -160,6 +161,10 @@ async def test_a_deadline_leaves_what_there_is(http):
     end = events[-1]["choices"][0]
     assert end["finish_reason"] == "length"
     assert "deadline" in end["finish_message"]
+    answer = await ok(http, RESPONSES, input="hi", timeout_ms=300, ignore_eos=True)
+    details = answer["incomplete_details"]
+    assert details["reason"] == "max_output_tokens"
+    assert "deadline" in details["message"]
 
 
 async def test_the_log_says_nothing_of_prompts(http, stack):

@@ -1,8 +1,11 @@
 """/v1/chat/completions: what OpenAI's clients read, whole and streamed alike."""
 
+from urllib.parse import quote
+
 import pytest
 
-from tests.http.ask import CHAT, choices_of, joined, ok, refused, streamed, user
+from tests.http.ask import CHAT, PLAIN, choices_of, joined, ok, refused, streamed, user
+from tokenizer_svc.http.bodies_chat import ChatBody
 
 
 async def test_a_whole_answer(http):
@@ -84,6 +87,19 @@ async def test_the_same_seed_gives_the_same_text_and_is_returned(http):
     assert first["seed"] < 1 << 53, "clients keep numbers in 53 bits"
 
 
+@pytest.mark.parametrize("path", [CHAT, PLAIN])
+async def test_several_answers_differ_where_no_temperature_is_given(http, path):
+    prompt = {"messages": user("dice")} if path == CHAT else {"prompt": "dice"}
+    body = prompt | {"max_tokens": 16, "ignore_eos": True, "seed": 7, "n": 4}
+    drawn = await ok(http, path, **body, temperature=1.0)
+    assert len({str(choice | {"index": 0}) for choice in drawn["choices"]}) == 4
+    absent = await http.post(path, json=body)
+    assert absent.json()["choices"] == drawn["choices"]
+    assert (await ok(http, path, **body, temperature=None))["choices"] == drawn["choices"]
+    greedy = await ok(http, path, **body)
+    assert len({str(choice | {"index": 0}) for choice in greedy["choices"]}) == 1
+
+
 async def test_forms_of_one_prompt(http):
     def asked(*messages):
         return ok(http, CHAT, messages=list(messages), max_tokens=5)
@@ -101,6 +117,8 @@ async def test_forms_of_one_prompt(http):
 async def test_a_reply_may_be_sent_back_as_it_came(http):
     first = await ok(http, CHAT, messages=user("hi"), max_tokens=5)
     message = first["choices"][0]["message"]
+    # As the `openai` package writes it with all the fields it knows.
+    message |= dict.fromkeys(("annotations", "audio", "function_call", "tool_calls", "later"))
     turns = [*user("hi"), message, *user("and now?")]
     second = await ok(http, CHAT, messages=turns, max_tokens=5)
     assert second["usage"]["prompt_tokens"] > first["usage"]["prompt_tokens"]
@@ -120,7 +138,7 @@ async def test_fields_without_meaning_change_nothing(http):
         service_tier="auto",
         safety_identifier="x",
         prompt_cache_key="y",
-        temperature=None,
+        top_p=None,
         tools=None,
     )
     assert other["choices"] == plain["choices"]
@@ -170,6 +188,20 @@ async def test_fields_without_meaning_change_nothing(http):
         ({"regex": "a", "ebnf": 'root ::= "a"'}, "ebnf"),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
         ({"functions": []}, "functions"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {}}, "reasoning_effort"),
+        ({"verbosity": "high"}, "verbosity"),
+        (
+            {"response_format": {"type": "text", "json_schema": {"schema": {}}}},
+            "response_format.json_schema",
+        ),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": ""}, "mode": "none"}},
+            "tool_choice",
+        ),
+        ({"tool_choice": ["auto"]}, "tool_choice"),
+        ({"tool_choice": {}}, "tool_choice.function"),
+        ({"audio": {"voice": "alloy"}}, "audio"),
         ({"banana": 1}, "banana"),
     ],
 )
@@ -178,6 +210,26 @@ async def test_what_is_refused_is_named(http, fields, param):  # field cases 80 
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert param.partition("[")[0] in error["message"]
+
+
+async def test_what_is_null_is_absent(http):
+    names = {*ChatBody.model_fields, "audio", "functions", "no_such_field"}
+    names -= {"messages", "max_tokens"}
+    body = {"messages": user("hi"), "max_tokens": 3}
+    plain = await ok(http, CHAT, **body)
+    nothing = await ok(http, CHAT, **dict.fromkeys(names) | {"temperature": 0}, **body)
+    assert nothing["choices"] == plain["choices"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("request_id", ["a b", "čaj", "漢字 🙂", "100%"])
+async def test_any_id_may_be_in_a_header(http, request_id, stream):
+    body = {"messages": user("hi"), "max_tokens": 2, "request_id": request_id, "stream": stream}
+    answer = await http.post(CHAT, json=body)
+    assert answer.status_code == 200, answer.text
+    said = answer.headers["x-request-id"]
+    assert said == (request_id if request_id.isascii() else quote(request_id))
+    assert f'"chatcmpl-{request_id}"' in answer.text
 
 
 async def test_another_model_is_not_found(http):
@@ -196,6 +248,7 @@ async def test_an_id_is_live_once(http):  # field case 59
         assert await ok(http, "/cancel", request_id="x") == {}
         lines = [line async for line in answer.aiter_lines()]
     assert '"finish_reason":"length"' in lines[-4]
+    assert '"finish_message":"it was cancelled"' in lines[-4]
     error = await refused(http, "/cancel", {"request_id": "x"}, status=404)
     assert error["code"] == "unknown_request_id"
     await ok(http, CHAT, **body | {"max_tokens": 2})

@@ -87,7 +87,7 @@ async def test_an_error_after_a_comment_is_an_event(served):
 
 async def test_a_deadline_before_the_first_token_is_a_status(served):
     served.scheduler.behavior.num_before_hold = 0
-    error = await refused(served.http, PLAIN, {"prompt": "x", "timeout_ms": 50}, status=504)
+    error = await refused(served.http, PLAIN, {"prompt": "x", "timeout_ms": 50}, status=408)
     assert error["type"] == "timeout_error"
 
 
@@ -193,14 +193,47 @@ async def test_a_response_with_thoughts_and_a_call(served):
     assert [item["type"] for item in events[-1]["response"]["output"]] == kinds
     names = [event["type"] for event in events]
     assert "response.function_call_arguments.done" in names
-    back = [
-        {"role": "user", "content": "weather?"},
-        *answer["output"][1:],
-        {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"},
-    ]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    back = [{"role": "user", "content": "weather?"}, *answer["output"], output]
     served.scheduler.behavior.answer = answering("It is sunny.")
     answer = await ok(served.http, RESPONSES, input=back, tools=[tool])
     assert answer["output"][0]["content"][0]["text"] == "It is sunny."
+
+
+async def test_items_of_one_turn_are_one_turn_of_the_prompt(served):
+    served.scheduler.behavior.answer = answering("ok")
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [],
+               "content": [{"type": "reasoning_text", "text": "Where?"}]}  # fmt: skip
+    said = {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+            "content": [{"type": "output_text", "text": "Look.", "annotations": []}]}  # fmt: skip
+
+    def called(number):
+        return {"type": "function_call", "call_id": f"c{number}", "name": "w", "arguments": "{}"}
+
+    def told(number):
+        parts = [{"type": "input_text", "text": "sun"}, {"type": "input_text", "text": "ny"}]
+        return {"type": "function_call_output", "call_id": f"c{number}", "output": parts}
+
+    def calls(*numbers):
+        function = {"name": "w", "arguments": "{}"}
+        return [{"id": f"c{n}", "type": "function", "function": function} for n in numbers]
+
+    def results(*numbers):
+        return [{"role": "tool", "tool_call_id": f"c{n}", "content": "sunny"} for n in numbers]
+
+    items = [thought, said, called(0), called(1), told(0), told(1), called(2), told(2), said, said]
+    turns = [
+        {"role": "assistant", "reasoning_content": "Where?", "content": "Look.",
+         "tool_calls": calls(0, 1)},
+        *results(0, 1),
+        {"role": "assistant", "content": None, "tool_calls": calls(2)},
+        *results(2),
+        *[{"role": "assistant", "content": "Look."}] * 2,
+    ]  # fmt: skip
+    await ok(served.http, RESPONSES, input=[*user("weather?"), *items, *user("and now?")])
+    await ok(served.http, CHAT, messages=[*user("weather?"), *turns, *user("and now?")])
+    first, second = served.scheduler.seen.submits
+    assert first.prompt_ids == second.prompt_ids
 
 
 async def test_a_conversation_with_the_answer_of_a_tool(served):

@@ -1,25 +1,19 @@
 """Who may ask what over HTTP: keys as over gRPC, in the headers of OpenAI and of Anthropic."""
 
-import hashlib
+import re
 
 import pytest
 
 from tests.http.ask import CHAT, PLAIN, connected, error_of, ok, user
+from tests.system import keys
 from tests.system.stack import launched
-
-FILE = """
-acme: {{keys: [{acme}]}}
-other: {{keys: [{other}]}}
-admin_keys: [{root}]
-"""
+from tokenizer_svc.http.openapi import description
+from tokenizer_svc.tenancy import ROLE_OF
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
-    file = tmp_path_factory.mktemp("tenants") / "tenants.yaml"
-    names = ("acme", "other", "root")
-    digests = {name: hashlib.sha256(f"key of {name}".encode()).hexdigest() for name in names}
-    file.write_text(FILE.format(**digests))
+    file = keys.write_tenants(tmp_path_factory.mktemp("tenants") / "tenants.yaml")
     with launched("--fake-worker", "--fake-step-ms", "1", "--tenants", str(file)) as running:
         yield running
 
@@ -31,7 +25,7 @@ async def http(stack):
 
 
 def bearer(name):
-    return {"authorization": f"Bearer key of {name}"}
+    return {"authorization": keys.bearer(name)}
 
 
 @pytest.mark.parametrize(
@@ -59,6 +53,32 @@ async def test_strangers_learn_nothing(http, headers):
     assert len(said) == 1
     for path in ("/v1/models", "/metrics"):
         assert (await http.get(path, headers=encoded)).status_code == 401
+
+
+PATHS = [(path, verb) for path, operations in description()["paths"].items() for verb in operations]
+
+
+@pytest.mark.parametrize(("path", "verb"), PATHS)
+async def test_every_path_but_three_needs_a_key(http, path, verb):
+    path = path.replace("{model}", "fake").replace("{session}", "one")
+    status = (await http.request(verb, path)).status_code
+    known = (await http.request(verb, path, headers=bearer("acme"))).status_code
+    if path in ("/health", "/ready", "/openapi.json"):
+        assert (status, known) == (200, 200)
+    else:
+        assert status == 401
+        assert known in (200, 400, 404), "an inference key is let in, and the body may be wrong"
+
+
+async def test_no_path_is_left_out_of_the_table(served):
+    """Each takes the role of a gRPC method, or is one of the three."""
+    endpoints = served.front._http._app.door.endpoints
+    named = {re.sub(r":\w+}", "}", each.path) for each in endpoints}
+    assert named == set(description()["paths"])
+    assert {each.grpc_method for each in endpoints} - {None} <= set(ROLE_OF)
+    assert {each.path for each in endpoints if each.grpc_method is None} == {
+        *("/health", "/ready", "/openapi.json")
+    }
 
 
 async def test_either_header_carries_a_key(http):

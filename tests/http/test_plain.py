@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.http.ask import PLAIN, joined, ok, refused, script, streamed
+from tests.http.ask import PLAIN, choices_of, joined, ok, refused, script, streamed
 from tests.system.stack import FAKE
 
 
@@ -66,6 +66,34 @@ async def test_the_prompt_may_be_echoed_with_its_log_probabilities(http):
         assert [entry for part in parts for entry in part[name]] == column
 
 
+@pytest.mark.parametrize("prompt", ["o", "once"])
+@pytest.mark.parametrize("num_top", [0, 2])
+async def test_the_log_probabilities_of_a_prompt_without_an_output(http, prompt, num_top):
+    """As programs ask that score texts."""
+    body = {"prompt": [prompt, prompt], "echo": True, "logprobs": num_top}
+    longer = (await ok(http, PLAIN, **body, max_tokens=1))["choices"]
+    choices = (await ok(http, PLAIN, **body, max_tokens=0))["choices"]
+    for choice, expected in zip(choices, longer, strict=True):
+        assert choice["text"] == prompt
+        length = len(prompt)
+        columns = {name: column[:length] for name, column in expected["logprobs"].items()}
+        assert choice["logprobs"] == columns
+    events = await streamed(http, PLAIN, **body, max_tokens=0)
+    assert [event["choices"][0]["logprobs"] for event in events] == [columns, columns]
+
+
+@pytest.mark.parametrize("best_of", [2, 3])
+async def test_scores_of_a_prompt_are_said_once(http, best_of):
+    body = {"prompt": ["once", "upon"], "max_tokens": 3, "prompt_logprobs": 1, "seed": 1}
+    body |= {"temperature": 1.0, "n": 2, "best_of": best_of}
+    choices = (await ok(http, PLAIN, **body))["choices"]
+    scored = [choice.get("prompt_logprobs") for choice in choices]
+    assert [found and len(found) for found in scored] == [4, None, 4, None]
+    events = await streamed(http, PLAIN, **body)
+    said = {c["index"]: c["prompt_logprobs"] for c in choices_of(events) if "prompt_logprobs" in c}
+    assert said == {0: scored[0], 2: scored[2]}
+
+
 async def test_log_probabilities_of_the_output_alone(http):
     answer = await ok(http, PLAIN, prompt="once", max_tokens=4, logprobs=0)
     columns = answer["choices"][0]["logprobs"]
@@ -109,6 +137,35 @@ async def test_a_prompt_that_is_none_is_named(http, prompt, param):  # field cas
     error = await refused(http, PLAIN, {"prompt": prompt, "max_tokens": 1})
     assert error["param"] == param
     assert (await ok(http, PLAIN, prompt="a", max_tokens=1))["choices"]
+
+
+@pytest.mark.parametrize("request_id", [None, "mine"])
+async def test_the_id_of_several_prompts_cancels_all_of_them(http, grpc_client, request_id):
+    body = {"max_tokens": 1900, "ignore_eos": True, "stream": True, "request_id": request_id}
+    other = {"prompt": ["other"], **body, "request_id": "mine-9"}
+    async with http.stream("POST", PLAIN, json=other) as unconcerned:
+        lines = unconcerned.aiter_lines()  # kept: without it the client would leave
+        await anext(lines)
+        body["prompt"] = ["one", "two", "three"]
+        async with http.stream("POST", PLAIN, json=body) as answer:
+            said = answer.headers["x-request-id"]
+            assert request_id in (None, said)
+            assert await ok(http, "/cancel", request_id=f"{said}-1") == {}
+            assert await ok(http, "/cancel", request_id=said) == {}
+            events = [line async for line in answer.aiter_lines() if line]
+        assert len([line for line in events if "cancelled" in line]) == 3
+        assert events[-1] == "data: [DONE]"
+        error = await refused(http, "/cancel", {"request_id": said}, status=404)
+        assert error["code"] == "unknown_request_id"
+        assert await ok(http, "/cancel", request_id="mine-9") == {}, "it went on"
+
+
+async def test_an_id_has_room_for_the_numbers_of_the_prompts(http):
+    for request_id in ("", "x" * 127, "a\tb"):
+        body = {"prompt": ["a", "b"], "request_id": request_id, "max_tokens": 1}
+        assert (await refused(http, PLAIN, body))["param"] == "request_id"
+    answer = await ok(http, PLAIN, prompt=["a", "b"], request_id="x" * 126, max_tokens=1)
+    assert answer["id"] == "cmpl-" + "x" * 126
 
 
 async def test_when_one_prompt_fails_all_do(http, grpc_client):

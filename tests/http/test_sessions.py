@@ -1,5 +1,7 @@
 """Sessions over HTTP: kept, listed, closed."""
 
+from urllib.parse import quote
+
 import pytest
 
 from tests.http.ask import CHAT, PLAIN, error_of, ok, refused, user
@@ -38,13 +40,29 @@ async def test_a_session_is_of_its_domain(http):
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("name", ["", "s" * 129, "a\tb"])
+@pytest.mark.parametrize("name", ["", "s" * 129, "a\tb", "\n", "a\n", "a\nb", "\x00", "\u2028"])
 async def test_names_that_cannot_be(http, name):
     error = await refused(http, PLAIN, {"prompt": "a", "session": name})
     assert error["param"] == "session"
-    if name:
-        answer = await http.delete("/v1/sessions/" + name.replace("\t", "%09"))
-        assert error_of(answer, 400)["param"] == "session"
+    answer = await http.delete("/v1/sessions/" + quote(name))
+    assert error_of(answer, 400)["param"] == "session"
+
+
+@pytest.mark.parametrize("name", ["%", "%zz", "a/../b", "a?b", "//", "\ufffd", "a;b=c", "+"])
+async def test_odd_names_are_names(http, name):
+    await ok(http, PLAIN, prompt="a", max_tokens=1, session=name)
+    answer = await http.delete("/v1/sessions/" + quote(name, safe=""))
+    assert answer.json()["id"] == name
+
+
+@pytest.mark.parametrize(
+    "url", ["/v1/sessions/%ff", "/v1/sessions/a?cache_domain=%c3", "/v1/models/%ff"]
+)
+async def test_bytes_that_are_no_characters_name_nothing(http, url):
+    await ok(http, PLAIN, prompt="a", max_tokens=1, session="\ufffd")
+    answer = await http.request("GET" if "models" in url else "DELETE", url)
+    assert error_of(answer, 400)["code"] == "bad_url"
+    assert (await http.delete("/v1/sessions/%ef%bf%bd")).status_code == 200
 
 
 async def test_no_store_leaves_nothing_to_keep(http):

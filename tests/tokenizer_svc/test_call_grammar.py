@@ -64,6 +64,7 @@ def found(rules: ParserRules, ids: list[int]) -> Read:
         (THINK, False),
         (THINK, True),
         (Thoughts(opening="<|script|>", closing="<|go|>"), True),
+        (Thoughts(opening="<|script|>", closing="<|go|>"), False),
     ],
 )
 def test_all_that_is_allowed_is_a_call(calls: CallFormat, thoughts: Thoughts | None, begins: bool):

@@ -1,5 +1,7 @@
 """BOS and control tokens: who may make them, in texts and in conversations."""
 
+from collections.abc import Sequence
+
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -16,13 +18,19 @@ TEMPLATE = (
 )
 
 
-def bytes_of_a_model(*, template: str | None = TEMPLATE, bos: bool = True) -> LibraryTokenizer:
-    """Byte-level BPE without merges: every byte is a token, besides the control tokens."""
+def bytes_of_a_model(
+    *, template: str | None = TEMPLATE, bos: bool = True, added: Sequence[str] = ()
+) -> LibraryTokenizer:
+    """Byte-level BPE without merges: every byte is a token, besides the control tokens.
+
+    `added` tokens are no control tokens.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(list(SPECIAL))
+    backend.add_tokens(list(added))
     return LibraryTokenizer(
         TokenizerParts(
             backend=backend,

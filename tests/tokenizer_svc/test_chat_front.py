@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from protos.new_row_wire import unpack_biases
 from protos.radixd.v1 import inference_pb2 as pb
 from protos.wire import unpack_ids
 from tests.tokenizer_svc.client import refused, stream, unary
@@ -81,11 +82,11 @@ async def test_calls_and_thoughts_streamed_and_whole(serve: Serve, tokens_per_st
 async def test_what_is_not_asked_for_stays_text(serve: Serve):
     tokenizer = Scripted(TWO_CALLS)
     served = await serve(tokenizer=tokenizer)
-    for prompt in (chat(), chat(tools=[TOOL], tool_choice=NONE)):
+    for prompt, shown in ((chat(), []), (chat(tools=[TOOL], tool_choice=NONE), ["get_weather"])):
         reply = await unary(served, chat=prompt)
         assert told([reply]) == (TWO_CALLS, "", [])
         assert reply.finish_reason == pb.FINISH_REASON_STOP
-        assert tokenizer.tools == ()
+        assert [tool.name for tool in tokenizer.tools] == shown
     with_tools = await unary(served, chat=chat(tools=[TOOL]))
     assert with_tools.text == "<think>\nHm.\n</think>\n\nLet me see."
     assert len(with_tools.tool_calls) == 2
@@ -123,13 +124,87 @@ async def test_a_demanded_call_is_a_constraint(served: Served):
     assert not served.scheduler.seen.submits[-1].sampling.grammar
 
 
-@pytest.mark.parametrize("choice", [REQUIRED, pb.ToolChoice()])
-async def test_a_form_of_its_own_leaves_no_room_for_calls(served: Served, choice: pb.ToolChoice):
-    form = pb.Constraint(regex="a")
-    call = unary(served, chat=chat(tools=[TOOL], tool_choice=choice), constraint=form)
-    assert (await refused(call)).field == "constraint"
-    reply = await unary(served, chat=chat(tools=[TOOL], tool_choice=NONE), constraint=form)
-    assert reply.finish_reason != pb.FINISH_REASON_UNSPECIFIED
+FORM = pb.Constraint(choice=pb.Choices(texts=["yes", "no"]))
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (pb.ToolChoice(), {"get_weather", "tool_call", "yes", "think"}),
+        (REQUIRED, {"get_weather", "tool_call", "think"}),
+        (NONE, {"yes"}),
+    ],
+)
+async def test_a_form_beside_tools(served: Served, choice: pb.ToolChoice, words: set[str]):
+    prompt = chat(tools=[TOOL], tool_choice=choice, separate_reasoning=True)
+    await unary(served, chat=prompt, constraint=FORM)
+    grammar = served.scheduler.seen.submits[-1].sampling.grammar
+    assert {word for word in ("get_weather", "tool_call", "yes", "think") if word in grammar} == (
+        words
+    )
+    # Where they would stay in the text, thoughts are no part of an answer that has a form.
+    prompt.separate_reasoning = False
+    await unary(served, chat=prompt, constraint=FORM)
+    has_thoughts = "think" in served.scheduler.seen.submits[-1].sampling.grammar
+    assert has_thoughts is (choice is REQUIRED)
+
+
+@pytest.mark.parametrize("choice", [pb.ToolChoice(), REQUIRED, NONE])
+async def test_a_bad_form_beside_tools_is_refused_by_name(served: Served, choice: pb.ToolChoice):
+    """Also where a demanded call leaves it no say: it is never passed over."""
+    form = pb.Constraint(json_schema='{"enum": []}')
+    prompt = chat(tools=[TOOL], tool_choice=choice)
+    refusal = await refused(unary(served, chat=prompt, constraint=form))
+    assert refusal.field == "constraint.json_schema"
+    tool = pb.FunctionTool(name="f", parameters='{"type": "object", "x-guidance": {}}')
+    call = unary(served, chat=chat(tools=[tool], tool_choice=choice), constraint=FORM)
+    if choice is NONE:
+        assert (await call).usage.completion_tokens > 0
+    else:
+        assert (await refused(call)).field == "chat.tools"
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 1000])
+@pytest.mark.parametrize("answer", [CALL, f"<think>so</think>\n{CALL}", "yes", f"yes {CALL}"])
+async def test_an_answer_is_calls_or_text(serve: Serve, tokens_per_step: int, answer: str):
+    served = await serve(tokenizer=Scripted(answer))
+    served.scheduler.behavior = Behavior(tokens_per_step=tokens_per_step)
+    asked = {"chat": chat(tools=[TOOL], separate_reasoning=True), "constraint": FORM}
+    for messages in ((await stream(served, **asked)).messages, [await unary(served, **asked)]):
+        text, reasoning, calls = told(messages)
+        assert text == ("" if answer.endswith(CALL) and "yes" not in answer else answer)
+        assert reasoning == ("so" if "think" in answer else "")
+        assert [call[1:] for call in calls] == (
+            [] if text else [("get_weather", '{"city": "Oslo"}')]
+        )
+
+
+async def test_tools_whose_calls_could_not_be_read_are_refused(serve: Serve):
+    template = "{{ tools[0].function.name }}{# <function= #}{{ messages[0].content }}"
+    served = await serve(tokenizer=bytes_of_a_model(template=template))
+    refusal = await refused(unary(served, chat=chat(tools=[TOOL])))
+    assert refusal.field == "chat.tools"
+    assert (await unary(served, chat=chat(tools=[TOOL], tool_choice=NONE))).usage.prompt_tokens
+
+
+async def test_no_call_can_begin_where_none_is_wanted(serve: Serve):
+    template = "{{ tools }}{{ messages[0].content }}[TOOL_CALLS]"
+    tokenizer = bytes_of_a_model(template=template, added=["[TOOL_CALLS]"])
+    opening = tokenizer.added_id("[TOOL_CALLS]")
+    assert opening is not None
+    served = await serve(tokenizer=tokenizer)
+    sampling = pb.SamplingParams(logit_bias={opening: 7.0, 97: 1.0})
+
+    async def biases(**fields: Any) -> dict[int, float]:
+        await unary(served, sampling=sampling, **fields)
+        found = served.scheduler.seen.submits[-1].sampling
+        return dict(unpack_biases(found.bias_ids, found.biases))
+
+    asked = {97: 1.0, opening: 7.0}
+    assert await biases(chat=chat(tools=[TOOL])) == asked
+    assert await biases(chat=chat(tool_choice=NONE)) == asked
+    assert await biases(chat=chat(tools=[TOOL], tool_choice=NONE)) == {97: 1.0, opening: -100.0}
+    assert await biases(chat=chat(tools=[TOOL], tool_choice=NONE), constraint=FORM) == asked
 
 
 async def test_tools_that_no_call_can_meet_are_refused(served: Served):
@@ -186,6 +261,22 @@ def test_marks_that_are_control_tokens_are_seen():
     decoder = tokenizer.decoder(skip_special_tokens=True, shown_tokens=["<|bot|>", "<none>"])
     assert decoder.feed([bot, end, bot]) == "<|bot|><|bot|>"
     assert "<tool_call>" in tokenizer.chat_format.markers
+
+
+def test_marks_of_what_is_not_looked_for_are_skipped_as_others():
+    template = "{{ tools }}[TOOL_CALLS]</think>"
+    tokenizer = bytes_of_a_model(template=template)
+    prompt = chat(tools=[TOOL], separate_reasoning=True)
+
+    def markers(**fields: Any) -> set[str]:
+        request = read_request(pb.GenerateRequest(chat=prompt, **fields), max_prompt_bytes=1000)
+        rules = parser_rules(request, tokenizer, array("I", [97]))
+        return set() if rules is None else set(rules.markers)
+
+    assert markers() == {"<think>", "</think>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"}
+    prompt.tool_choice.CopyFrom(NONE)
+    assert markers() == {"<think>", "</think>"}
+    assert markers(constraint=FORM) == set()
 
 
 async def test_variables_nobody_knows_are_refused(served: Served):

@@ -70,10 +70,27 @@ CASES: list[tuple[CallFormat, str, Read]] = [
     ),
     (HERMES, '<tool_call>{"name": "f", "arguments": {}}', Read(calls=(("f", "{}"),))),
     (HERMES, '<tool_call>{"name": "f"}</tool_call>', Read(calls=(("f", "{}"),))),
+    # An output that max_tokens ends within the closing mark.
+    (HERMES, '<tool_call>{"name": "f", "arguments": {}}\n</tool_ca', Read(calls=(("f", "{}"),))),
     (
         HERMES,
         '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
         Read(calls=(("f", '{"a": 1}'),)),
+    ),
+    # A broken call takes none of the others with it.
+    (
+        HERMES,
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}\n</tool_call>\n<tool_call>{"name": "g"}'
+        "</tool_call>",
+        Read(
+            text='<tool_call>\n{"name": "f", "arguments": {"a": 1}\n</tool_call>',
+            calls=(("g", "{}"),),
+        ),
+    ),
+    (
+        HERMES,
+        '<tool_call>{"name": "\\u0066", "arguments": {"\\"}": "\\ud83d\\ude42 {\\\\"}}</tool_call>',
+        Read(calls=(("f", '{"\\"}": "\\ud83d\\ude42 {\\\\"}'),)),
     ),
     (
         LLAMA,
@@ -102,6 +119,11 @@ CASES: list[tuple[CallFormat, str, Read]] = [
         '{"a": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}'
         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         Read(text="Sure.", calls=(("f", '{"a": 1}'), ("g", "{}"))),
+    ),
+    (
+        DEEPSEEK,
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁",
+        Read(calls=(("f", "{}"),)),
     ),
 ]
 
@@ -189,6 +211,7 @@ def test_thoughts(rules: ParserRules, output: str, expected: Read):
 
 
 FRAGMENTS = (
+    *(begin for calls in (HERMES, LLAMA, MISTRAL, DEEPSEEK) for begin in calls.written("f")),
     *("<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[", "]"),
     *DEEPSEEK.markers,
     *("<|python_tag|>", "```json\n", "```", *'{}"\\,;\n <fx'),
@@ -201,11 +224,16 @@ FRAGMENTS = (
     thinks=st.sampled_from(["not", "apart", "inline", "already"]),
     fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=25),
     places=st.lists(st.integers(min_value=0), max_size=12),
+    has_form=st.booleans(),
 )
-@example(calls=HERMES, thinks="apart", fragments=["\n", "<think>", "\n"], places=[1, 2])
-@example(calls=LLAMA, thinks="not", fragments=[" ", "{", "}", ";"], places=[1, 2, 3])
+@example(
+    calls=HERMES, thinks="apart", fragments=["\n", "<think>", "\n"], places=[1, 2], has_form=False
+)
+@example(
+    calls=LLAMA, thinks="not", fragments=[" ", "{", "}", ";"], places=[1, 2, 3], has_form=False
+)
 def test_cuts_make_no_difference(
-    calls: CallFormat, thinks: str, fragments: list[str], places: list[int]
+    calls: CallFormat, thinks: str, fragments: list[str], places: list[int], has_form: bool
 ):
     rules = replace(
         TOOLS,
@@ -213,6 +241,7 @@ def test_cuts_make_no_difference(
         thoughts=None if thinks == "not" else THINK,
         separates_thoughts=thinks in ("apart", "already"),
         begins_in_thoughts=thinks == "already",
+        begins_with_calls=has_form,
     )
     output = "".join(fragments)
     whole = read(rules, output)
@@ -229,6 +258,12 @@ def test_text_is_held_back_no_longer_than_it_may_be_a_mark():
     pieces = [parser.feed(piece).text for piece in ("Hi", " <", "to", "ad>", "\n", "x", " <tool_")]
     assert pieces == ["Hi", "", "", " <toad>", "", "\nx", ""]
     assert parser.finish().text == " <tool_"
+
+
+def test_what_cannot_become_json_is_not_held_back():
+    parser = OutputParser(replace(TOOLS, calls=HERMES))
+    assert parser.feed('<tool_call>{"name": "f", ').text == ""
+    assert parser.feed("well").text == '<tool_call>{"name": "f", well'
 
 
 def test_an_answer_in_json_is_not_held_back_for_a_call():

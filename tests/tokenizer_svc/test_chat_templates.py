@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -232,13 +233,6 @@ def test_tools_of_the_built_in_model():
     )
 
 
-def test_tools_whose_calls_could_not_be_read_are_refused():
-    source = "{% for t in tools %}<function={{ t.function.name }}>{% endfor %}"
-    with pytest.raises(InvalidRequest) as caught:
-        ours(ChatTemplate(source, {}), turns("Hi"), tools=[WEATHER])
-    assert caught.value.field == "chat.tools"
-
-
 # field case 77
 def test_nothing_of_a_tool_forges_a_control_token():
     """Not by escapes in its JSON either."""
@@ -299,20 +293,47 @@ DOUBLING = "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = 
         ("{{ 'a' | center(10000000000) }}", "a number above"),
         ("{{ 'a'.ljust(10000000000) }}", "a number above"),
         ("{{ 9 ** 999999999 }}", "to a power"),
+        (DOUBLING.replace("'ab'", "9").replace("EXPR", "n.x * n.x"), "a number above"),
+        ("{{ '%999999999d' % 1 }}", "great width"),
+        ("{{ '%(a)-999999999d' % {'a': 1} }}", "great width"),
+        ("{{ '%*d' % (999999999, 1) }}", "great width"),
+        ("{{ '%999999999d' | format(1) }}", "great width"),
+        ("{{ '{:>999999999}'.format(1) }}", "great width"),
+        ("{{ '{:{w[0]}}'.format(1, w=[999999999]) }}", "great width"),
+        ("{{ LONG.replace('a', LONG) }}", "more than 100000 characters"),
+        ("{{ LONG.replace('', LONG) }}", "more than 100000 characters"),
+        ("{{ LONG | replace('a', LONG) }}", "more than 100000 characters"),
+        ("{{ ('\n' * 9999) | indent(99999) }}", "more than 100000 characters"),
+        ("{{ ('\n' * 9999) | indent(width=LONG) }}", "more than 100000 characters"),
+        ("{{ ('\t' * 9999).expandtabs(99999) }}", "more than 100000 characters"),
+        ("{{ LONG.join(LONG.split('a')) }}", "more than 100000 characters"),
+        ("{{ LONG | map('upper') | join(LONG) }}", "more than 100000 characters"),
+        ("{{ LONG.join(LONG | map('upper')) }}", "more than 100000 characters"),
+        ("{{ LONG.translate({97: LONG}) }}", "more than 100000 characters"),
         ("{% for i in range(1000000) %}{% endfor %}", "Range too big"),
         ("{{ lipsum(1000) }}", "'lipsum' is undefined"),
         ("\n\n{{ none.x.y }}", "line 3: .*'None' has no attribute"),
     ],
 )
 def test_what_a_template_may_not_do(source: str, problem: str):
+    template = CompiledTemplate(source, max_cpu_s=0.3)
     with pytest.raises(TemplateFailure, match=problem):
-        CompiledTemplate(source, max_cpu_s=0.3).render({}, max_characters=100_000)
+        template.render({"LONG": "a" * 9999}, max_characters=100_000)
 
 
 def test_expressions_mean_what_they_do_in_jinja():
     source = "{{ 1 ~ ' a ' ~ none ~ q }}{{ 'a' * 3 }}{{ [3, 1] | sort | join(',') }}{{ 2 + 3 }}"
     rendered = CompiledTemplate(source).render({}, max_characters=1000)
     assert rendered == "1 a Noneaaa1,35"
+    source = (
+        "{{ '%s-%03d|%5.1f%%' % ('a', 7, 2.5) }} {{ '%(b)s' | format(b=1) }} {{ 7 % 4 }} "
+        "{{ '{0}{x:>3}{{}}'.format('a', x=1) }} {{ 'a-a'.replace('a', 'bc', 1) }} "
+        "{{ 'aa' | replace('a', 'b') }} {{ 'a\nb' | indent }} {{ ', '.join(['a', 'b']) }} "
+        "{{ [{'k': 1}, {'k': 2}] | join('+', attribute='k') }} {{ {'k': 1} | join }} "
+        "{{ nothing | join('-') }}{{ 'x' | map('upper') | join }}{{ 1000000 * 1000 }}"
+    )
+    expected = jinja2.Environment().from_string(source).render()
+    assert CompiledTemplate(source).render({}, max_characters=1000) == expected
 
 
 def test_named_templates(tmp_path: Path):

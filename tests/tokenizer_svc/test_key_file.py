@@ -1,6 +1,8 @@
 """Keys that change while the server runs: new ones work, old ones stop, bad files do nothing."""
 
 import asyncio
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,37 @@ def test_what_counts_as_a_change(tmp_path: Path):
     assert not watch.has_changed()
     link.unlink()
     assert watch.has_changed()
+
+
+def test_a_file_with_the_time_and_size_of_before_counts_as_changed(tmp_path: Path):
+    path = tmp_path / "a"
+    path.write_text("1")
+    watch, before = FileWatch([path]), path.stat()
+    time.sleep(0.02)  # the clock of the file system is a coarse one
+    path.write_text("2")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert watch.has_changed()
+    time.sleep(0.02)
+    path.chmod(0o600)
+    assert watch.has_changed(), "it may be readable now"
+    assert not watch.has_changed()
+
+
+async def test_what_changed_before_the_first_look_is_read(
+    path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A key that goes while the server starts."""
+    write(path, a="one")
+    keys = KeyFile(path, load_tenants(path))
+    write(path, b="two")
+    reload = Reload(option="tenants", paths=(path,), read=keys.reload)
+    following = asyncio.create_task(follow_files([reload], every_s=0.01))
+    await asyncio.sleep(0.05)
+    assert tenant(keys, "two") == "b"
+    with pytest.raises(Unauthenticated):
+        tenant(keys, "one")
+    assert "settings_file" not in capsys.readouterr().out
+    following.cancel()
 
 
 async def test_changes_are_found_and_faults_are_logged(

@@ -4,6 +4,8 @@ import asyncio
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.errors import TooManyStreams
 from protos.radixd.v1 import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
@@ -65,6 +67,31 @@ async def test_a_call_too_many_is_refused_and_the_next_one_served(serve: Serve):
         call.cancel()
     await served.idle()
     assert (await served.inference.GenerateUnary(other, metadata=mine, timeout=10)).text == "ok"
+
+
+async def test_calls_that_need_no_key_and_last_are_counted_by_address(serve: Serve):
+    served = await serve(tenants=KEYED, max_streams_per_client=2)
+    health = health_pb2_grpc.HealthStub(served.channel)
+    reflection = reflection_pb2_grpc.ServerReflectionStub(served.channel)
+    watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+    for watch in watches:
+        await watch.read()
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    for call in (
+        health.Watch(health_pb2.HealthCheckRequest(), timeout=10),
+        reflection.ServerReflectionInfo(iter([asked]), timeout=10),
+    ):
+        got = await refused(call.read())
+        assert (got.code, got.reason) == (EXHAUSTED, "TOO_MANY_STREAMS")
+    await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    mine = (bearer("key-a"),)
+    other = pb.GenerateUnaryRequest(tokens=script("ok"))
+    assert (await served.inference.GenerateUnary(other, metadata=mine, timeout=10)).text == "ok"
+    for watch in watches:
+        watch.cancel()
+    await asyncio.sleep(0.1)
+    listed = [one async for one in reflection.ServerReflectionInfo(iter([asked]), timeout=10)]
+    assert len(listed[0].list_services_response.service) > 3
 
 
 @pytest.fixture

@@ -8,15 +8,23 @@ from typing import Any
 import grpc
 import pytest
 
+from protos import wire
+from protos.errors import InvalidRequest
+from protos.plan import MAX_CONTEXT_TOKENS, BatchPlan, Envelope, NewRow, SamplingParams
 from protos.radixd.scheduler.v1 import scheduler_pb2 as internal
 from protos.radixd.v1 import admin_pb2
 from protos.radixd.v1 import inference_pb2 as pb
 from protos.wire import pack_ids, unpack_ids
+from radixd.chassis.grpc_server import MAX_MESSAGE_BYTES
+from scheduler_svc.core.plan_builder import MOST_NEW_ROW_BYTES
+from scheduler_svc.translation import MAX_GRAMMAR_BYTES
 from tests.tokenizer_svc.client import Streamed, refused, script, stream, unary, wait_until
 from tests.tokenizer_svc.conftest import Serve, Served
-from tokenizer_svc import choices
-from tokenizer_svc.live_request import Outcome, Submission
-from tokenizer_svc.served_model import ServedModel, mismatch, own_vocabulary
+from tokenizer_svc import choices, scheduler_link
+from tokenizer_svc.fit import checked_ids
+from tokenizer_svc.generation_request import TextPrompt, TokenPrompt
+from tokenizer_svc.live_request import LiveRequest, Outcome, Submission
+from tokenizer_svc.served_model import ServedModel, mismatch, own_vocabulary, served_model
 from tokenizer_svc.tokenizers.byte_tokenizer import EOS, IM_END, NUM_IDS, ByteTokenizer
 
 TEXT = "一 text with characters 🙂 and a stop"
@@ -62,6 +70,81 @@ async def test_a_request_that_only_lacks_its_ending_needs_no_scheduler(served: S
     await served.scheduler.start()
     streamed = await call
     assert (streamed.text, streamed.last.finish_reason) == ("abc", pb.FINISH_REASON_LENGTH)
+
+
+async def test_what_no_message_can_carry_is_refused_and_not_sent_for_ever(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(scheduler_link, "MAX_MESSAGE_BYTES", 4000)
+    for call in (unary(served, text="a" * 1000), stream(served, text="a" * 1000)):
+        got = await refused(call)
+        assert (got.code, got.field) == (grpc.StatusCode.INVALID_ARGUMENT, "text")
+        assert "4000" in got.message
+    assert not served.scheduler.seen.submits
+    assert (await unary(served, tokens=script("ok"))).text == "ok"
+    assert served.front.link.is_ready, "the stream that others are on has not ended"
+    await served.idle()
+
+
+async def test_a_request_that_outgrew_the_message_ends_when_the_scheduler_returns(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    served.scheduler.behavior.num_before_hold = 5
+    call = asyncio.create_task(refused(stream(served, tokens=script("abcdefgh"))))
+    await wait_until(lambda: [len(one.token_ids) for one in served.front.live.all()] == [5])
+    size = served.scheduler.seen.submits[0].ByteSize()
+    monkeypatch.setattr(scheduler_link, "MAX_MESSAGE_BYTES", size + 10)
+    await served.scheduler.stop()
+    await served.scheduler.start()
+    assert (await call).field == "tokens"
+    assert len(served.scheduler.seen.submits) == 1
+    served.scheduler.behavior.num_before_hold = None
+    assert (await unary(served, tokens=script("ok"))).text == "ok"
+    await served.idle()
+
+
+def test_the_longest_request_there_is_fits_the_message():
+    most, ids = MAX_CONTEXT_TOKENS, array("I", [7]) * MAX_CONTEXT_TOKENS
+    model = served_model(internal.Model(vocab_size=264, max_length=2**31 - 1))
+    assert model.max_length == most
+    for prompt, field in (
+        (TextPrompt(text="", field="text"), "text"),
+        (TokenPrompt(ids=ids, field="tokens"), "tokens"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"at most {most - 1}") as caught:
+            checked_ids(prompt, ids, model)
+        assert caught.value.field == field
+    live = LiveRequest("x")
+    live.token_ids.append(7)
+    grammar = "x" * MAX_GRAMMAR_BYTES
+    live.submission = Submission(
+        prompt_ids=checked_ids(TextPrompt(text="", field="text"), ids[1:], model),
+        sampling=SamplingParams(grammar=grammar),
+        max_tokens=1,
+    )
+    assert scheduler_link._submit_message("x", live).ByteSize() < MAX_MESSAGE_BYTES
+    plan = BatchPlan(
+        step_id=1,
+        rows=array("i", [0]),
+        prefix_lens=array("i", [most - 1]),
+        extend_lens=array("i", [1]),
+        samples=b"\1",
+        input_ids=array("i", [7]),
+        out_slots=array("i", [7]),
+        new_rows=(
+            NewRow(
+                row=0,
+                prefix_slots=array("i", ids[1:]),
+                sampling=SamplingParams(grammar=grammar),
+                num_prompt=most - 1,
+                context_ids=array("i", ids),
+            ),
+        ),
+        remaps=(),
+        freed_rows=array("i"),
+    )
+    largest = len(wire.encode(Envelope(epoch=1, message=plan)))
+    assert largest + MOST_NEW_ROW_BYTES < wire.MAX_MESSAGE_BYTES
 
 
 async def test_a_new_request_waits_for_the_scheduler(serve: Serve):
@@ -289,3 +372,20 @@ def test_control_tokens_at_the_end_may_lack_weights_and_may_end_a_sequence():
     )
     assert mismatch(own, model) is None
     assert mismatch(own, replace(model, vocab_size=255)) is not None
+
+
+async def test_of_several_steps_in_one_message_a_request_is_told_once(served: Served):
+    live = served.front.live.open("behind")
+    told: list[int] = []
+    live.listener = lambda: told.append(len(live.token_ids))
+    submission = Submission(prompt_ids=array("I", [1]), max_tokens=8)
+    served.scheduler.behavior.answer = lambda submit: None
+    served.front.link.submit(live, submission)
+    steps = [
+        internal.Output(request_id=live.wire_id, token_ids=pack_ids(array("I", [each])))
+        for each in b"abc"
+    ]
+    served.front.link._handle(internal.AttachResponse(outputs=internal.Outputs(outputs=steps[:1])))
+    served.front.link._handle(internal.AttachResponse(outputs=internal.Outputs(outputs=steps[1:])))
+    served.front.link.close(live)
+    assert told[:2] == [1, 3]

@@ -10,7 +10,8 @@ from protos.plan import LogprobColumns
 from protos.radixd.v1 import inference_pb2 as pb
 from tests.tokenizer_svc.client import Streamed, script, stream, unary
 from tests.tokenizer_svc.conftest import Served
-from tokenizer_svc.choices import ChoicePiece, Usage, likeliest
+from tokenizer_svc.choices import likeliest
+from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.generate import Piece
 from tokenizer_svc.tokenizers.byte_tokenizer import BOS
 from tokenizer_svc.validation import read_request

@@ -68,7 +68,7 @@ class HermesCalls:
         if call is None:
             return []
         yield from text.skip_any(SPACE)
-        yield from text.skip("</tool_call>")
+        yield from text.skip_closing("</tool_call>")
         return [call]
 
     def written(self, name: str) -> tuple[str, str]:
@@ -181,10 +181,10 @@ class DeepSeekCalls:
         call = _valid(name, (yield from text.json_object()))
         if call is not None:
             yield from text.skip_any(SPACE)
-            yield from text.skip("```")
+            yield from text.skip_closing("```")
             for end in ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"):
                 yield from text.skip_any(SPACE)
-                yield from text.skip(end)
+                yield from text.skip_closing(end)
         return _row(call)
 
     def written(self, name: str) -> tuple[str, str]:

@@ -1,4 +1,6 @@
-"""A grammar by which a model can only call: for conversations that demand a call.
+"""A grammar by which a model can only call, or call or answer in a form.
+
+For conversations that demand a call, and for those that have tools and a form as well.
 
 In the notation of the worker's constraints (Lark's, with `%json` for schemas and `<[id]>` for
 control tokens), so that each schema stands as its tool has it, references and all.
@@ -10,9 +12,16 @@ from collections.abc import Mapping, Sequence
 
 from tokenizer_svc.chat.call_formats import CallFormat
 from tokenizer_svc.chat.chat_format import Thoughts
+from tokenizer_svc.constraints.forms import FormRules
 from tokenizer_svc.constraints.json_schema import JSON_OPTIONS, read_schema
 from tokenizer_svc.tokenizers.tokenizer import FunctionTool
 
+_UNITS = {
+    "text": re.compile(r"(?s:.+)"),
+    "character": re.compile(r"(?s:.)"),
+    "json": re.compile(r'"[^"]*"|[{}\[\]]|[,:] ?|[^"{}\[\],:]+'),
+}
+"""A unit of each kind (see FormRules)."""
 _NO_PARAMETERS = '{"type": "object", "properties": {}, "additionalProperties": false}'
 
 
@@ -24,25 +33,30 @@ def call_grammar(
     thoughts: Thoughts | None,
     begins_in_thoughts: bool,
     is_single: bool,
+    form: FormRules | None = None,
 ) -> str:
     """The grammar of one or more calls of these tools, after thoughts where the model has them.
 
-    Thoughts that are marked by control tokens are left out, or ended at once.  `special_ids` may
-    leave out control tokens that no call has.
+    With a form: of such calls or of a text of this form.  `special_ids` may leave out control
+    tokens that no call has.
 
     Raises:
         FormError: the parameters of a tool are no schema that can be met.
     """
     between = None if is_single or calls.between is None else _literal(calls.between, special_ids)
     row = "call" if between is None else f"call ({between} call)*"
-    before, rules = _before(thoughts, special_ids, begins_in_thoughts=begins_in_thoughts)
+    unit = "text" if form is None else form.unit
+    before, rules = _before(thoughts, special_ids, unit, begins_in_thoughts=begins_in_thoughts)
     lines = [
-        f"start: {before}{row}",
+        f"start: {before}{row}" if form is None else f"start: {before}(calls | form)",
+        *([] if form is None else [f"calls: {row}", form.rules]),
         *rules,
         "call: " + " | ".join(f"call_{i}" for i in range(len(tools))),
     ]
     for i, tool in enumerate(tools):
-        before, after = (_literal(text, special_ids) for text in calls.written(tool.name))
+        opening, closing = calls.written(tool.name)
+        before = _literal(opening, special_ids, unit)
+        after = _literal(closing, special_ids)
         lines.append(f"call_{i}: {before} arguments_{i} {after}")
         # One line: the notation knows no other end of a schema.
         schema = read_schema(tool.parameters or _NO_PARAMETERS)
@@ -51,29 +65,36 @@ def call_grammar(
 
 
 def _before(
-    thoughts: Thoughts | None, special_ids: Mapping[str, int], *, begins_in_thoughts: bool
+    thoughts: Thoughts | None,
+    special_ids: Mapping[str, int],
+    unit: str,
+    *,
+    begins_in_thoughts: bool,
 ) -> tuple[str, list[str]]:
     """What comes before the calls, and the rules for it."""
     if thoughts is None:
         return "", []
-    if thoughts.opening in special_ids or thoughts.closing in special_ids:
-        # Beside other tokens the library allows all control tokens where it is to allow one.
-        return f"{_literal(thoughts.closing, special_ids)} " if begins_in_thoughts else "", []
-    rules = [
-        "thoughts: thought /\\n*/",
-        f"thought[suffix={json.dumps(thoughts.closing)}]: /(?s:.*)/",
-    ]
+    if thoughts.closing in special_ids:
+        closing = _literal(thoughts.closing, special_ids)
+        rules = [f"thoughts: /(?s:.*)/ {closing} /\\n*/"]
+    else:
+        rules = [
+            "thoughts: thought /\\n*/",
+            f"thought[suffix={json.dumps(thoughts.closing)}]: /(?s:.*)/",
+        ]
     if begins_in_thoughts:
         return "thoughts ", rules
-    return f"({json.dumps(thoughts.opening)} thoughts)? ", rules
+    return f"({_literal(thoughts.opening, special_ids, unit)} thoughts)? ", rules
 
 
-def _literal(text: str, special_ids: Mapping[str, int]) -> str:
-    """A text whose control tokens are tokens."""
+def _literal(text: str, special_ids: Mapping[str, int], unit: str = "text") -> str:
+    """A text in these units, whose control tokens are tokens."""
     spelled = "|".join(re.escape(token) for token in special_ids if token)
     parts = re.split(f"({spelled or '(?!)'})", text)
     return " ".join(
-        f"<[{special_ids[part]}]>" if part in special_ids else json.dumps(part)
+        f"<[{special_ids[part]}]>"
+        if part in special_ids
+        else " ".join(json.dumps(piece) for piece in _UNITS[unit].findall(part))
         for part in parts
         if part
     )

@@ -13,7 +13,8 @@ Reader = Generator[None, None, T]
 """Yields to wait for more text; returns what it found."""
 
 SPACE = " \t\r\n"
-_STRUCTURE = re.compile(r'[{}"]')
+_STRUCTURE = re.compile(r'[{}"]|[^\[\],:0-9+\-.aeflnrstuE \t\r\n]')
+"""What matters of JSON outside its strings, and what cannot be there."""
 _END_OF_RUN = re.compile(r'["\\]')
 
 
@@ -85,6 +86,12 @@ class IncomingText:
             if not literal.startswith(come) or not (yield from self.more()):
                 return False
 
+    def skip_closing(self, mark: str) -> Reader[None]:
+        """Steps over this mark where it comes next, or over as much as came before all ended."""
+        if not (yield from self.skip(mark)) and self.is_ended:
+            rest = self._text[self.at :]
+            self.at += len(rest) if mark.startswith(rest) else 0
+
     def until(self, literal: str, *, within: int) -> Reader[str | None]:
         """Steps over this text and returns what came before it; None: not `within` characters."""
         start = self.at
@@ -100,7 +107,8 @@ class IncomingText:
     def json_object(self) -> Reader[str | None]:
         """Steps over what looks like one JSON object; None: none begins here, or it never ends.
 
-        Only braces and strings are looked at; whether it is JSON is for others to say.
+        Only braces and strings are looked at; whether it is JSON is for others to say.  What
+        cannot be of any, a mark that closes a broken one for instance, is not stepped over.
         """
         start, depth = self.at, 0
         if (yield from self.next()) != "{":
@@ -112,6 +120,9 @@ class IncomingText:
                 if not (yield from self.next()):
                     return None
                 continue
+            if found[0] not in '{}"':
+                self.at = found.start()
+                return None
             self.at = found.end()
             if found[0] == '"':
                 yield from self._rest_of_string()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tokenizer_svc.chat.call_formats import CallFormat, FoundCall
-from tokenizer_svc.chat.chat_format import Thoughts
+from tokenizer_svc.chat.chat_format import ChatFormat, Thoughts
 from tokenizer_svc.chat.incoming_text import SPACE, IncomingText, Reader
 from tokenizer_svc.tokenizers.tokenizer import ToolCall
 
@@ -44,8 +44,16 @@ class ParserRules:
     """None: no thoughts."""
     separates_thoughts: bool = False
     """False: thoughts stay in the text as they are, and no call is looked for in them."""
+    begins_with_calls: bool = False
+    """True: an answer that does not begin with a call, as a grammar writes it, has a form instead,
+    and is text to its end."""
     begins_in_thoughts: bool = False
     """True: the prompt has opened them already."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be control tokens and have to be seen all the same."""
+        return ChatFormat(calls=self.calls, thoughts=self.thoughts).markers
 
 
 class OutputParser:
@@ -60,6 +68,8 @@ class OutputParser:
         self._num_calls = 0
         self._is_after_call = False
         """Nothing but white space came since the last call."""
+        self._is_only_text = False
+        """Nothing is looked for any more, and nothing is held back."""
         self._reader = self._read()
 
     @property
@@ -69,6 +79,8 @@ class OutputParser:
 
     def feed(self, text: str) -> Parsed:
         """What this text completes."""
+        if self._is_only_text:
+            return Parsed(text=text)
         self._text.add(text)
         return self._advanced()
 
@@ -92,6 +104,7 @@ class OutputParser:
             yield from self._read_thoughts(self._rules.thoughts)
         if self._rules.calls is not None:
             yield from self._read_answer(self._rules.calls)
+        self._is_only_text = True
         while True:
             self._pass_text(self._text.take_all())
             if not (yield from self._text.more()):
@@ -121,10 +134,13 @@ class OutputParser:
 
     def _read_answer(self, calls: CallFormat) -> Reader[None]:
         text = self._text
-        may_be_bare = calls.is_bare
+        must_begin = self._rules.begins_with_calls
+        may_be_bare = calls.is_bare and not must_begin
         while True:
             comes = may_be_bare and (yield from self._comes_bare())
-            if not comes:
+            if must_begin:
+                comes = yield from self._comes_as_written(calls)
+            elif not comes:
                 comes = yield from self._pass_up_to(calls.starts, self._pass_text, blank=SPACE)
             if not comes:
                 break
@@ -135,6 +151,9 @@ class OutputParser:
                 self._pass_text(passed)
             for call in found:
                 self._pass_call(call, calls)
+            if must_begin and not found:
+                break
+            must_begin = False
         if self._is_after_call:
             text.take_all()
 
@@ -147,6 +166,18 @@ class OutputParser:
         if (yield from text.next()) == "{":
             return True
         text.at = 0
+        return False
+
+    def _comes_as_written(self, calls: CallFormat) -> Reader[bool]:
+        """True where a call begins to the letter as a grammar writes it; steps over nothing.
+
+        An answer of a form may well look like a bare call that was written in another way.
+        """
+        for name in self._rules.names:
+            is_there = yield from self._text.skip(calls.written(name)[0])
+            self._text.at = 0
+            if is_there:
+                return True
         return False
 
     def _pass_up_to(

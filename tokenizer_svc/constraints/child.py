@@ -26,12 +26,16 @@ MAX_COMPILE_S = 0.5
 _GIVE_UP_S = 60
 """After so long even a child whose parent was killed ends."""
 _MAX_MEMORY_BYTES = 4 << 30
+_MAX_STACK_BYTES = 4 << 20
+"""Half of what the worker has: what recurses so deep that it ends a process ends this one."""
 
 
 def main() -> None:
     """Answers until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (_MAX_STACK_BYTES, hard))
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     first = _read(source)
     if first is None:

@@ -43,8 +43,11 @@ class ConstraintCompiler:
         self._setup: bytes | None = None
         """The first frame of a child, for the model `_setup_of`."""
         self._setup_of: tuple[int, tuple[int, ...]] | None = None
+        self._setup_lock = asyncio.Lock()
         self._answers: OrderedDict[Constraint, dict[str, str]] = OrderedDict()
         self._num_bytes = 0
+        self._under_way: dict[Constraint, asyncio.Event] = {}
+        """Set once there is an answer, or whoever asked has gone."""
 
     async def grammar(self, constraint: Constraint, model: ServedModel) -> str:
         """The grammar of a constraint, as the worker of this model takes it.
@@ -54,13 +57,9 @@ class ConstraintCompiler:
             QueueFull: too many wait to be compiled.
             Unsupported: the model's vocabulary is not known, or has no end of sequence.
         """
-        setup = await self._setup_for(model)
-        answer = self._answers.get(constraint)
-        if answer is None:
-            answer = await self._compiled(constraint, setup)
-            self._keep(constraint, answer)
-        else:
-            self._answers.move_to_end(constraint)
+        async with self._setup_lock:  # once for a burst of first requests
+            setup = await self._setup_for(model)
+        answer = await self._answer(constraint, setup)
         if "problem" in answer:
             # A grammar of our own notation was made of tools.
             is_ours = constraint.kind == "lark"
@@ -73,6 +72,23 @@ class ConstraintCompiler:
         for child in self._idle:
             await child.end()
 
+    async def _answer(self, constraint: Constraint, setup: bytes) -> dict[str, str]:
+        """What was found out of it, or is being found out for somebody else, or is now."""
+        while (answer := self._answers.get(constraint)) is None:
+            others = self._under_way.get(constraint)
+            if others is not None:
+                await others.wait()
+                continue
+            self._under_way[constraint] = asyncio.Event()
+            try:
+                answer = await self._compiled(constraint, setup)
+                self._keep(constraint, answer)
+                return answer
+            finally:
+                self._under_way.pop(constraint).set()
+        self._answers.move_to_end(constraint)
+        return answer
+
     async def _compiled(self, constraint: Constraint, setup: bytes) -> dict[str, str]:
         if self._num_pending >= MAX_PENDING:
             raise QueueFull(f"{MAX_PENDING} constraints wait to be compiled; try again later")
@@ -81,7 +97,14 @@ class ConstraintCompiler:
             async with self._free:
                 child = self._idle.pop()
                 try:
-                    return await self._asked(child, constraint, setup)
+                    try:
+                        return await self._asked(child, constraint, setup)
+                    except (asyncio.IncompleteReadError, OSError):
+                        # Perhaps somebody else ended the process, so once more.
+                        return await self._asked(child, constraint, setup)
+                except (asyncio.IncompleteReadError, OSError):
+                    self._forget_soon(constraint)
+                    return {"problem": "too complex to compile"}
                 finally:
                     self._idle.append(child)
         finally:
@@ -96,12 +119,12 @@ class ConstraintCompiler:
             return answer
         except TimeoutError:
             log.warning("constraint_too_slow", kind=constraint.kind, limit_s=self._limit_s)
-            # Perhaps it is the machine that is slow, so this is not remembered for long.
-            asyncio.get_running_loop().call_later(_SLOW_KEPT_S, self._forget, constraint)
+            # Perhaps it is the machine that is slow.
+            self._forget_soon(constraint)
             return {"problem": f"too complex: it does not compile in {self._limit_s:g} s"}
         except (asyncio.IncompleteReadError, OSError):
             log.warning("constraint_compiler_lost", kind=constraint.kind)
-            return {"problem": "too complex to compile"}
+            raise
         finally:
             if not whole:  # also when whoever asked has gone: the answer would be the next one's
                 await child.end()
@@ -131,6 +154,10 @@ class ConstraintCompiler:
         self._answers[constraint] = answer
         while len(self._answers) > _MAX_KEPT or self._num_bytes > _MAX_KEPT_BYTES:
             self._num_bytes -= _size(*self._answers.popitem(last=False))
+
+    def _forget_soon(self, constraint: Constraint) -> None:
+        """What may not be the constraint's fault is not remembered for long."""
+        asyncio.get_running_loop().call_later(_SLOW_KEPT_S, self._forget, constraint)
 
     def _forget(self, constraint: Constraint) -> None:
         answer = self._answers.pop(constraint, None)

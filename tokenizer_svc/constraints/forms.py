@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
+from typing import Literal
 
 import llguidance
 
@@ -40,6 +42,35 @@ def grammar_of(constraint: Constraint) -> str:
     texts = "|".join(_escaped(text) for text in dict.fromkeys(constraint.choices))
     # One expression, so that a text may begin with another one.
     return llguidance.LLMatcher.grammar_from_regex(texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormRules:
+    """A form as rules of a larger grammar, in Lark's notation."""
+
+    rules: str
+    """The first is called `form`."""
+    unit: Literal["text", "json", "character"]
+    """What the library reads at a time.  Where two things may come that begin alike, both have to
+    be cut into units of one kind: of two that match it goes on with the longer one alone."""
+
+
+def rules_of(grammar: str) -> FormRules:
+    """What `grammar_of` made of a form, as rules."""
+    if grammar.startswith("start:"):
+        # Names in capitals, as of a grammar that does not recurse, are single expressions.
+        is_one = grammar.startswith("start: R")
+        return FormRules(rules=_renamed(grammar), unit="text" if is_one else "character")
+    (inner,) = json.loads(grammar)["grammars"]
+    schema, lark = inner.get("json_schema"), inner.get("lark_grammar")
+    if schema is None:
+        return FormRules(rules=_renamed(lark), unit="text")
+    # One line: the notation knows no other end of a schema.
+    return FormRules(rules=f"form: %json {json.dumps(schema)}\n", unit="json")
+
+
+def _renamed(grammar: str) -> str:
+    return f"form{grammar.removeprefix('start')}\n"
 
 
 def _of_schema(text: str) -> str:

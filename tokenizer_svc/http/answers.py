@@ -1,13 +1,14 @@
 """What all replies say alike: how a choice ended, what it cost, and whole choices from pieces."""
 
 from array import array
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from protos.plan import LogprobColumns
 from protos.radixd.v1 import inference_pb2 as pb
-from tokenizer_svc.choices import ChoicePiece, Usage
+from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.generate import Finish
 from tokenizer_svc.tokenizers.tokenizer import ToolCall
 
@@ -17,7 +18,12 @@ _REASONS: dict[int, str] = {
     pb.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
 _CUT_SHORT = "length"
-"""A deadline, a full pool, a cancellation: OpenAI has no word for them; finish_message says it."""
+"""For what OpenAI has no word; finish_message says it."""
+_CUT_SHORT_BY: dict[int, str] = {
+    pb.FINISH_REASON_DEADLINE: "the deadline passed",
+    pb.FINISH_REASON_POOL_FULL: "the pool is full",
+    pb.FINISH_REASON_CANCELLED: "it was cancelled",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,11 +53,11 @@ class Whole:
     """Ids and log probabilities of the prompt, where these were asked for."""
 
 
-async def whole(pieces: AsyncIterable[ChoicePiece]) -> Whole:
+def whole(pieces: Iterable[ChoicePiece]) -> Whole:
     """All pieces of a request, put together."""
     choices: dict[int, WholeChoice] = {}
     usage = prompt = None
-    async for each in pieces:
+    for each in pieces:
         piece = each.piece
         choice = choices.setdefault(each.choice, WholeChoice())
         choice.texts.append(piece.text)
@@ -68,6 +74,11 @@ async def whole(pieces: AsyncIterable[ChoicePiece]) -> Whole:
     return Whole(choices=ordered, usage=usage, prompt=prompt)
 
 
+def id_header(request_id: str) -> dict[str, str]:
+    """The header that names a request; an id that is not ASCII is percent-encoded there."""
+    return {"x-request-id": request_id if request_id.isascii() else quote(request_id)}
+
+
 def ending(finish: Finish | None) -> dict[str, Any]:
     """How a choice ended; all null while it goes on."""
     if finish is None:
@@ -77,8 +88,8 @@ def ending(finish: Finish | None) -> dict[str, Any]:
         "finish_reason": _REASONS.get(finish.reason, _CUT_SHORT),
         "stop_reason": finish.matched_token_id if matched is None else matched,
     }
-    if finish.message:
-        said["finish_message"] = finish.message
+    if message := finish.message or _CUT_SHORT_BY.get(finish.reason):
+        said["finish_message"] = message
     return said
 
 

@@ -22,6 +22,7 @@ from tokenizer_svc.http.models import Models
 from tokenizer_svc.http.openapi import show_openapi
 from tokenizer_svc.http.preheats import Preheats
 from tokenizer_svc.http.probes import Probes
+from tokenizer_svc.http.prompt_ids import PromptIds
 from tokenizer_svc.http.responses import Responses
 from tokenizer_svc.http.sessions import Sessions
 from tokenizer_svc.http.token_texts import TokenTexts
@@ -90,6 +91,7 @@ def build_app(parts: FrontParts, config: HttpConfig) -> App:
         texts=TokenTexts(parts.pool.tokenizer),
         hints=hints,
         preheater=parts.preheater,
+        prompt_ids=PromptIds(),
         keep_alive_s=config.keep_alive_s,
     )
     metrics = HttpMetrics(
@@ -98,7 +100,13 @@ def build_app(parts: FrontParts, config: HttpConfig) -> App:
         is_serving=parts.is_serving,
     )
     endpoints = [*_open_endpoints(parts), *_endpoints(parts, gateway, metrics)]
-    door = HttpDoor(endpoints, access=parts.access, streams=parts.streams, metrics=metrics)
+    door = HttpDoor(
+        endpoints,
+        access=parts.access,
+        streams=parts.streams,
+        metrics=metrics,
+        names=config.names,
+    )
     return App(door=door, hints=hints)
 
 
@@ -117,7 +125,7 @@ def _endpoints(parts: FrontParts, gateway: Gateway, metrics: HttpMetrics) -> lis
         pool=parts.pool, models=models, read=read, max_prompt_bytes=parts.max_prompt_bytes
     )
     preheats = Preheats(parts.preheater, read=read)
-    cancels = Cancels(parts.cancel, read=read)
+    cancels = Cancels(parts.cancel, prompt_ids=gateway.prompt_ids, read=read)
     sessions = Sessions(parts.questions)
     chat, plain, responses = ChatCompletions(gateway), Completions(gateway), Responses(gateway)
     table = (
@@ -125,13 +133,13 @@ def _endpoints(parts: FrontParts, gateway: Gateway, metrics: HttpMetrics) -> lis
         ("POST", "/v1/completions", plain.create, _GENERATE),
         ("POST", "/v1/responses", responses.create, _GENERATE),
         ("GET", "/v1/models", models.all, _TOKENIZE),
-        ("GET", "/v1/models/{model:path}", models.one, _TOKENIZE),
+        ("GET", "/v1/models/{model:any}", models.one, _TOKENIZE),
         ("POST", "/tokenize", tokens.tokenize, _TOKENIZE),
         ("POST", "/detokenize", tokens.detokenize, _TOKENIZE),
         ("POST", "/preheat", preheats.preheat, _PREHEAT),
         ("POST", "/cancel", cancels.cancel, _CANCEL),
         ("GET", "/v1/sessions", sessions.all, _SESSIONS),
-        ("DELETE", "/v1/sessions/{session:path}", sessions.close, _CLOSE_SESSION),
+        ("DELETE", "/v1/sessions/{session:any}", sessions.close, _CLOSE_SESSION),
         ("GET", "/metrics", metrics.show, _STATS),
     )
     return [

@@ -8,10 +8,13 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from tokenizer_svc.validation import MAX_PRIORITY, MAX_TIMEOUT_MS
 from tokenizer_svc.validation_sampling import MAX_LOGPROBS, MAX_STOPS, MAX_TEMPERATURE
+
+DEFAULT_TEMPERATURE = 1.0
+"""Where a body says none, as OpenAI has it; over gRPC the default is greedy."""
 
 _MAX_INT64 = (1 << 63) - 1
 _MAX_INT32 = (1 << 31) - 1
@@ -22,14 +25,34 @@ Natural = Annotated[int, Field(ge=0, le=_MAX_INT64)]
 
 JsonObject = dict[str, Any]
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model is to think; templates decide which of them they know."""
+
 SCHEMAS = "#/components/schemas/"
 """Where the description of this server keeps the schemas of bodies."""
 
 
 class Body(BaseModel):
-    """A JSON object whose every field is known and of its own type: "1" is no number."""
+    """A JSON object whose every field is known and of its own type: "1" is no number.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    A null is as good as an absent field, and so may have any name: clients send nulls for all that
+    their version of the API has.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        json_schema_extra={"additionalProperties": {"type": "null"}},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: object) -> object:
+        if isinstance(value, dict) and not value.keys() <= cls.model_fields.keys():
+            known = cls.model_fields.keys()
+            return {k: v for k, v in value.items() if v is not None or k in known}
+        return value
 
 
 def one_as_list(value: object) -> object:
@@ -118,6 +141,7 @@ class WithoutMeaning(Body):
     safety_identifier: str | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: JsonObject | None = None
     prompt_cache_retention: str | None = None
 
 
@@ -126,7 +150,11 @@ class GenerationBody(WithoutMeaning):
 
     model: str | None = Field(None, description="Absent: the model that is served.")
     stream: bool | None = None
-    temperature: float | None = Field(None, json_schema_extra=within(0, MAX_TEMPERATURE))
+    temperature: float | None = Field(
+        None,
+        description=f"0 is greedy; absent: {DEFAULT_TEMPERATURE:g}.",
+        json_schema_extra=within(0, MAX_TEMPERATURE),
+    )
     top_p: float | None = Field(None, json_schema_extra=within(0, 1))
     top_k: Int64 | None = Field(None, json_schema_extra=within(0, _MAX_INT64))
     min_p: float | None = Field(None, json_schema_extra=within(0, 1))

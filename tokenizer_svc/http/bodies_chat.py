@@ -8,6 +8,7 @@ from tokenizer_svc.http.bodies import (
     Body,
     CacheControl,
     ChoicesBody,
+    Effort,
     Int64,
     JsonObject,
     schema_ref,
@@ -75,10 +76,7 @@ class ChatMessageBody(Body):
     reasoning_content: str | None = None
     reasoning: str | None = Field(None, description="The same as reasoning_content.")
     cache_control: CacheControl | None = None
-    # A reply is sent back with all its fields; these are empty in ours.
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
+    # A reply is sent back with all its fields; this one is empty in ours.
     annotations: Annotated[list[JsonObject], Field(max_length=0)] | None = None
 
 
@@ -115,9 +113,9 @@ class ToolChoiceBody(Body):
 
 def as_tool_choice(value: object) -> object:
     """A word alone is a mode."""
-    if not isinstance(value, str):
+    if isinstance(value, dict) and "mode" not in value:
         return value
-    if value not in ("auto", "none", "required"):
+    if not isinstance(value, str) or value not in ("auto", "none", "required"):
         raise ValueError("must be auto, none, required or a function by name")
     return {"mode": value, "function": {"name": ""}}
 
@@ -173,4 +171,8 @@ class ChatBody(ChoicesBody, TemplateFields):
     separate_reasoning: bool | None = Field(
         None, description="False: what the model thinks stays in the content; null: true."
     )
+    reasoning_effort: Effort | None = Field(
+        None, description="A variable of the chat template; refused where that has none."
+    )
     modalities: list[Literal["text"]] | None = None
+    verbosity: Literal["medium"] | None = None

@@ -33,7 +33,6 @@ class CompletionBody(ChoicesBody):
     """POST /v1/completions."""
 
     prompt: Prompts
-    suffix: None = None
     logprobs: Int64 | None = Field(None, json_schema_extra=within(0, MAX_LOGPROBS))
 
 

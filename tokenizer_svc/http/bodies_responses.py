@@ -3,64 +3,70 @@
 Nothing is stored here, so whatever refers to an earlier response is refused.
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from protos.errors import InvalidRequest
-from protos.radixd.v1 import inference_pb2 as pb
 from tokenizer_svc.http.bodies import (
     Body,
+    Effort,
     GenerationBody,
     Int64,
     JsonObject,
+    Natural,
     OnlyFalse,
     schema_ref,
     within,
 )
 from tokenizer_svc.http.bodies_chat import ToolChoiceBody
-from tokenizer_svc.http.json_body import json_text
-from tokenizer_svc.http.to_request import plain_request, tool_choice
 from tokenizer_svc.validation_sampling import MAX_LOGPROBS
 
-_ROLES = {
-    "system": pb.ROLE_SYSTEM,
-    "developer": pb.ROLE_SYSTEM,
-    "user": pb.ROLE_USER,
-    "assistant": pb.ROLE_ASSISTANT,
-}
+WITH_LOGPROBS = "message.output_text.logprobs"
 
 
 class InputText(Body):
     """A part of an item; there are only texts."""
 
-    type: Literal["input_text", "output_text", "text"]
+    type: Literal["input_text", "output_text", "text", "reasoning_text"]
     text: str
     # Of replies that are sent back.
     annotations: list[JsonObject] | None = None
     logprobs: list[JsonObject] | None = None
 
 
-class InputItem(Body):
-    """A message, a call that the model made, or the answer to one."""
+def as_parts(value: object) -> object:
+    """A text alone is one part."""
+    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
-    type: Literal["message", "function_call", "function_call_output"] = "message"
+
+Parts = Annotated[
+    list[InputText],
+    BeforeValidator(as_parts),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": schema_ref("InputText")},
+            ]
+        }
+    ),
+]
+
+
+class InputItem(Body):
+    """A message, what the model thought, a call that it made, or the answer to one."""
+
+    type: Literal["message", "reasoning", "function_call", "function_call_output"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: Annotated[list[InputText], BeforeValidator(lambda value: _as_parts(value))] | None = (
-        None
-    )
+    content: Parts | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | None = None
+    output: Parts | None = None
     # Of replies that are sent back.
     id: str | None = None
     status: str | None = None
-
-
-def _as_parts(value: object) -> object:
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
+    summary: Annotated[list[JsonObject], Field(max_length=0)] | None = None
 
 
 def as_items(value: object) -> object:
@@ -97,6 +103,37 @@ class TextOptions(Body):
     """Of the text."""
 
     format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(Body):
+    """How the model is to think."""
+
+    effort: Effort | None = None
+    summary: Literal["auto"] | None = Field(
+        None, description="Without meaning: thoughts come whole, as the item's content."
+    )
+    generate_summary: Literal["auto"] | None = Field(None, description="The same as summary.")
+
+
+class ResponseStreamOptions(Body):
+    """What a stream carries beside its text."""
+
+    include_obfuscation: bool | None = None
+    """Without meaning: there is none."""
+
+
+Include = Literal[
+    "message.output_text.logprobs",
+    # Without meaning: thoughts are never encrypted, and the other items never occur here.
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
 
 
 class FlatTool(Body):
@@ -114,7 +151,11 @@ def as_tool_choice(value: object) -> object:
     """A word alone is a mode; a function is named beside its type."""
     if isinstance(value, str) and value in ("auto", "none", "required"):
         return {"mode": value, "function": {"name": ""}}
-    if isinstance(value, dict) and set(value) == {"type", "name"}:
+    if (
+        isinstance(value, dict)
+        and set(value) == {"type", "name"}
+        and isinstance(value["name"], str)
+    ):
         return {"type": value["type"], "function": {"name": value["name"]}}
     raise ValueError("must be auto, none, required or a function by name")
 
@@ -125,16 +166,36 @@ class ResponseBody(GenerationBody):
     input: Items
     instructions: str | None = None
     max_output_tokens: Int64 | None = Field(None, json_schema_extra=within(1, (1 << 31) - 1))
-    top_logprobs: Annotated[Int64, Field(ge=0, le=0)] | None = Field(
-        None, description=f"Not shown here; chat completions show up to {MAX_LOGPROBS}."
+    include: list[Include] | None = None
+    top_logprobs: Int64 | None = Field(
+        None,
+        description=f"With {WITH_LOGPROBS} in include.",
+        json_schema_extra=within(0, MAX_LOGPROBS),
     )
+    reasoning: Reasoning | None = None
+    stream_options: ResponseStreamOptions | None = None
     text: TextOptions | None = None
     tools: list[FlatTool] | None = None
     tool_choice: (
         Annotated[
             ToolChoiceBody,
             BeforeValidator(as_tool_choice),
-            WithJsonSchema({"enum": ["auto", "none", "required"]}),
+            WithJsonSchema(
+                {
+                    "anyOf": [
+                        {"enum": ["auto", "none", "required"]},
+                        {
+                            "type": "object",
+                            "required": ["type", "name"],
+                            "additionalProperties": False,
+                            "properties": {
+                                "type": {"const": "function"},
+                                "name": {"type": "string"},
+                            },
+                        },
+                    ]
+                }
+            ),
         ]
         | None
     ) = None
@@ -147,73 +208,5 @@ class ResponseBody(GenerationBody):
     previous_response_id: str | None = Field(
         None, description="Nothing is stored; refused.", json_schema_extra={"const": None}
     )
-    include: Annotated[list[str], Field(max_length=0)] | None = None
-
-
-def response_request(body: ResponseBody) -> pb.GenerateRequest:
-    """The request of a response.
-
-    Raises:
-        InvalidRequest: names the field of the body.
-    """
-    _refuse_memory(body)
-    request = plain_request(body)
-    request.chat.CopyFrom(pb.ChatPrompt(messages=list(_messages(body))))
-    request.chat.separate_reasoning = True
-    for tool in body.tools or ():
-        request.chat.tools.add(
-            name=tool.name,
-            description=tool.description or "",
-            parameters="" if tool.parameters is None else json_text(tool.parameters),
-        )
-    if body.tool_choice is not None:
-        request.chat.tool_choice.CopyFrom(tool_choice(body.tool_choice))
-    if body.max_output_tokens is not None:
-        request.sampling.max_tokens = body.max_output_tokens
-    wanted = None if body.text is None else body.text.format
-    if wanted is not None and wanted.type == "json_object":
-        request.constraint.json_object = True
-    elif wanted is not None and wanted.type == "json_schema":
-        if wanted.schema_ is None:
-            raise InvalidRequest("text.format.schema", "needed")
-        request.constraint.json_schema = json_text(wanted.schema_)
-    return request
-
-
-def _refuse_memory(body: ResponseBody) -> None:
-    if body.previous_response_id is not None:
-        text = "responses are not stored here; send the whole conversation as input"
-        raise InvalidRequest("previous_response_id", text)
-    if body.store:
-        raise InvalidRequest("store", "responses are not stored here; only false is taken")
-
-
-def _messages(body: ResponseBody) -> Iterator[pb.ChatMessage]:
-    if body.instructions is not None:
-        yield pb.ChatMessage(role=pb.ROLE_SYSTEM, content=body.instructions)
-    for i, item in enumerate(body.input):
-        where = f"input[{i}]"
-        if item.type == "message":
-            role = _needed(item.role, f"{where}.role")
-            parts: list[Any] = _needed(item.content, f"{where}.content")
-            content = "".join([part.text for part in parts])
-            yield pb.ChatMessage(role=_ROLES[role], content=content)
-        elif item.type == "function_call":
-            call = pb.ToolCall(
-                id=_needed(item.call_id, f"{where}.call_id"),
-                name=_needed(item.name, f"{where}.name"),
-                arguments=_needed(item.arguments, f"{where}.arguments"),
-            )
-            yield pb.ChatMessage(role=pb.ROLE_ASSISTANT, tool_calls=[call])
-        else:
-            yield pb.ChatMessage(
-                role=pb.ROLE_TOOL,
-                content=_needed(item.output, f"{where}.output"),
-                tool_call_id=_needed(item.call_id, f"{where}.call_id"),
-            )
-
-
-def _needed(value: Any, field: str) -> Any:
-    if value is None:
-        raise InvalidRequest(field, "needed")
-    return value
+    max_tool_calls: Natural | None = None
+    """Without meaning: it counts calls of tools that the server has, and there are none."""

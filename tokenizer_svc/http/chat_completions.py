@@ -1,20 +1,20 @@
 """POST /v1/chat/completions."""
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from tokenizer_svc.choices import ChoicePiece, Usage
+from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.http import field_names
 from tokenizer_svc.http.answers import (
     Whole,
     WholeChoice,
     ending,
+    id_header,
     tool_call_body,
     usage_body,
     whole,
@@ -27,6 +27,7 @@ from tokenizer_svc.http.sse import DONE, EventStream, json_text
 from tokenizer_svc.http.to_request import chat_request, names_of
 from tokenizer_svc.http.token_texts import TokenTexts
 from tokenizer_svc.http.watch import while_connected
+from tokenizer_svc.sink import Collected, Sink, Translated
 
 
 class ChatCompletions:
@@ -43,28 +44,23 @@ class ChatCompletions:
         asked = gateway.generations.read(chat_request(body), _names(body))
         marks = marks_of(body.messages)
         reply = _Reply(body, asked, model=model, texts=gateway.texts)
-        headers = {"x-request-id": asked.request.request_id}
+        headers = id_header(asked.request.request_id)
         if body.prewarm:
             work = gateway.prewarm([asked], marks)
             usages = await while_connected(request.receive, work)
             return JSONResponse(reply.prewarmed(usages), headers=headers)
         if body.stream:
-            events = self._events(reply, asked, marks)
-            return EventStream(events, keep_alive_s=gateway.keep_alive_s, headers=headers)
-        answer = await while_connected(request.receive, whole(gateway.generations.pieces(asked)))
+            tell = partial(self._tell, reply, asked, marks)
+            return EventStream(tell, keep_alive_s=gateway.keep_alive_s, headers=headers)
+        pieces: Collected[ChoicePiece] = Collected()
+        await while_connected(request.receive, gateway.generations.run(asked, pieces))
         gateway.hints.follow(asked.request, marks)
-        return JSONResponse(reply.whole(answer), headers=headers)
+        return JSONResponse(reply.whole(whole(pieces.values)), headers=headers)
 
-    async def _events(
-        self, reply: "_Reply", asked: Asked, marks: Marks
-    ) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._gateway.generations.pieces(asked)) as pieces:
-            async for each in pieces:
-                yield reply.event(each)
-                if each.usage is not None and reply.includes_usage:
-                    yield reply.usage_event(each.usage)
+    async def _tell(self, reply: "_Reply", asked: Asked, marks: Marks, events: Sink[bytes]) -> None:
+        await self._gateway.generations.run(asked, Translated(reply.events, events))
         self._gateway.hints.follow(asked.request, marks)
-        yield DONE
+        events.put(DONE)
 
 
 class _Reply:
@@ -106,15 +102,28 @@ class _Reply:
         envelope = self._envelope | {"object": "chat.completion"}
         return envelope | {"choices": [choice], "usage": usage_body(usages)}
 
+    def events(self, each: ChoicePiece) -> bytes:
+        """What this piece lets be said."""
+        if each.usage is not None and self.includes_usage:
+            return self.event(each) + self.usage_event(each.usage)
+        return self.event(each)
+
     def event(self, each: ChoicePiece) -> bytes:
         """One piece."""
+        if each.choice in self._num_calls and each.piece.is_plain:
+            return self._plain_event(each.choice, each.piece.text)
+        return self.any_event(each)
+
+    def _plain_event(self, choice: int, text: str) -> bytes:
+        """What `any_event` says of text alone; every token comes by here, so little is built."""
+        delta_text = f'{{"content":{json_text(text)}}},"logprobs":null'
+        choice_text = f'{{"index":{choice},"delta":{delta_text},"finish_reason":null}}'
+        return f'{self._head},"choices":[{choice_text}]{self._tail}'.encode()
+
+    def any_event(self, each: ChoicePiece) -> bytes:
+        """One piece, whatever it says."""
         piece = each.piece
         num_calls = self._num_calls.get(each.choice)
-        if num_calls is not None and piece.is_plain:
-            # Every token comes by here, so nothing is built that is the same for all of them.
-            delta_text = f'{{"content":{json_text(piece.text)}}},"logprobs":null'
-            choice_text = f'{{"index":{each.choice},"delta":{delta_text},"finish_reason":null}}'
-            return f'{self._head},"choices":[{choice_text}]{self._tail}'.encode()
         delta: dict[str, Any] = {}
         if num_calls is None:
             delta = {"role": "assistant", "content": ""}

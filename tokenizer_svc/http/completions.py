@@ -1,8 +1,9 @@
 """POST /v1/completions: one prompt or many, each a request of its own."""
 
+import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -10,9 +11,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
 from protos.errors import InvalidRequest
-from tokenizer_svc.choices import ChoicePiece, Usage
+from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.http import field_names
-from tokenizer_svc.http.answers import Whole, ending, usage_body, whole
+from tokenizer_svc.http.answers import Whole, ending, id_header, usage_body, whole
 from tokenizer_svc.http.bodies_completions import CompletionBody, OnePrompt, prompts_of
 from tokenizer_svc.http.gateway import Gateway
 from tokenizer_svc.http.generations import Asked, PromptPiece
@@ -20,7 +21,8 @@ from tokenizer_svc.http.sse import DONE, EventStream, event, json_text
 from tokenizer_svc.http.to_request import completion_request, names_of
 from tokenizer_svc.http.token_texts import CompletionLogprobs, TokenTexts
 from tokenizer_svc.http.watch import while_connected
-from tokenizer_svc.validation import MAX_REQUEST_ID_LENGTH
+from tokenizer_svc.sink import Collected, Sink, Translated
+from tokenizer_svc.validation import MAX_REQUEST_ID_LENGTH, check_request_id
 
 
 class Completions:
@@ -34,75 +36,91 @@ class Completions:
         gateway = self._gateway
         body = await gateway.read(request, CompletionBody)
         model = gateway.models.named(body.model)
-        all_asked = self._asked(body)
-        reply = _Reply(body, all_asked, model=model, texts=gateway.texts)
-        headers = {"x-request-id": body.request_id or all_asked[0].request.request_id}
+        request_id, all_asked = self._asked(body)
+        reply = _Reply(request_id, body, all_asked, model=model, texts=gateway.texts)
+        headers = id_header(request_id)
         if body.prewarm:
             work = gateway.prewarm(all_asked, [])
             usages = await while_connected(request.receive, work)
             return JSONResponse(reply.prewarmed(usages), headers=headers)
         if body.stream:
-            events = self._events(reply, all_asked)
-            return EventStream(events, keep_alive_s=gateway.keep_alive_s, headers=headers)
-        wholes = await while_connected(request.receive, self._wholes(all_asked))
+            tell = partial(self._tell, request_id, reply, all_asked)
+            return EventStream(tell, keep_alive_s=gateway.keep_alive_s, headers=headers)
+        wholes = await while_connected(request.receive, self._wholes(request_id, all_asked))
         return JSONResponse(reply.whole(wholes), headers=headers)
 
-    def _asked(self, body: CompletionBody) -> list[Asked]:
-        """A request for each prompt; with several, each has its number behind the common id."""
+    def _asked(self, body: CompletionBody) -> tuple[str, list[Asked]]:
+        """The id, and a request for each prompt; each of several has its number behind the id."""
         prompts = prompts_of(body.prompt)
-        return [
-            self._one_asked(body, prompt, "" if len(prompts) == 1 else f"-{number}")
+        if len(prompts) == 1:
+            asked = self._one_asked(body, prompts[0], body.request_id)
+            return asked.request.request_id, [asked]
+        request_id = secrets.token_hex(16) if body.request_id is None else body.request_id
+        check_request_id(request_id)
+        if len(f"{request_id}-{len(prompts) - 1}") > MAX_REQUEST_ID_LENGTH:
+            raise InvalidRequest("request_id", "too long to number the prompts behind it")
+        return request_id, [
+            self._one_asked(body, prompt, f"{request_id}-{number}")
             for number, prompt in enumerate(prompts)
         ]
 
-    def _one_asked(self, body: CompletionBody, prompt: OnePrompt, suffix: str) -> Asked:
+    def _one_asked(self, body: CompletionBody, prompt: OnePrompt, request_id: str | None) -> Asked:
         message = completion_request(body, prompt)
-        if body.request_id is not None and suffix:
-            if len(body.request_id + suffix) > MAX_REQUEST_ID_LENGTH:
-                raise InvalidRequest("request_id", "too long to number the prompts behind it")
-            message.request_id = body.request_id + suffix
+        if request_id is not None:
+            message.request_id = request_id
         names = names_of(body, field_names.completions(prompt.field))
         return self._gateway.generations.read(message, names)
 
-    async def _wholes(self, all_asked: Sequence[Asked]) -> list[Whole]:
-        if len(all_asked) == 1:
-            return [await whole(self._gateway.generations.pieces(all_asked[0]))]
+    async def _wholes(self, request_id: str, all_asked: Sequence[Asked]) -> list[Whole]:
+        pieces: Collected[PromptPiece] = Collected()
+        await self._run(request_id, all_asked, pieces)
         kept: list[list[ChoicePiece]] = [[] for _ in all_asked]
-        async with aclosing(self._gateway.generations.of_all(all_asked)) as pieces:
-            async for piece in pieces:
-                kept[piece.prompt].append(piece.each)
-        return [await whole(_again(pieces)) for pieces in kept]
+        for piece in pieces.values:
+            kept[piece.prompt].append(piece.each)
+        return [whole(each) for each in kept]
 
-    async def _events(
-        self, reply: "_Reply", all_asked: Sequence[Asked]
-    ) -> AsyncGenerator[bytes, None]:
-        usages: list[Usage] = []
-        async with aclosing(self._gateway.generations.of_all(all_asked)) as pieces:
-            async for piece in pieces:
-                for text in reply.events(piece):
-                    yield text
-                if piece.each.usage is not None:
-                    usages.append(piece.each.usage)
+    async def _tell(
+        self,
+        request_id: str,
+        reply: "_Reply",
+        all_asked: Sequence[Asked],
+        events: Sink[bytes],
+    ) -> None:
+        await self._run(request_id, all_asked, Translated(reply.events, events))
         if reply.includes_usage:
-            yield reply.usage_event(usages)
-        yield DONE
+            events.put(reply.usage_event())
+        events.put(DONE)
+
+    async def _run(
+        self, request_id: str, all_asked: Sequence[Asked], sink: Sink[PromptPiece]
+    ) -> None:
+        ids = [asked.request.request_id for asked in all_asked]
+        with self._gateway.prompt_ids.live(request_id, ids):
+            await self._gateway.generations.run_all(all_asked, sink)
 
 
 class _Reply:
     """The words of one reply."""
 
     def __init__(
-        self, body: CompletionBody, all_asked: Sequence[Asked], *, model: str, texts: TokenTexts
+        self,
+        request_id: str,
+        body: CompletionBody,
+        all_asked: Sequence[Asked],
+        *,
+        model: str,
+        texts: TokenTexts,
     ) -> None:
         request = all_asked[0].request
         self._n = request.n
         self._num_prompts = len(all_asked)
-        self._echoes_logprobs = bool(body.echo) and body.logprobs is not None
+        self._shows_logprobs = body.logprobs is not None
+        self._echoes_logprobs = bool(body.echo) and self._shows_logprobs
         self._shows_prompt = body.prompt_logprobs is not None
         self.includes_usage = bool(body.stream_options and body.stream_options.include_usage)
         self._texts = texts
         self._envelope: dict[str, Any] = {
-            "id": f"cmpl-{body.request_id or request.request_id}",
+            "id": f"cmpl-{request_id}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": model,
@@ -116,23 +134,26 @@ class _Reply:
         self._waiting: dict[int, list[PromptPiece]] = {i: [] for i in range(self._num_prompts)}
         """Pieces of other choices, until choice 0 has said what the prompt's numbers are."""
         self._prompts: dict[int, Any] = {}
+        self._usages: list[Usage] = []
+        """Of the prompts that are done."""
 
     def whole(self, wholes: Sequence[Whole]) -> dict[str, Any]:
         """All choices of all prompts at once."""
         choices: list[dict[str, Any]] = []
         for answer in wholes:
-            for choice in answer.choices:
+            for number, choice in enumerate(answer.choices):
                 body = {
                     "index": len(choices),
                     "text": choice.text,
                     "logprobs": None,
                     **ending(choice.finish),
                 }
-                if choice.logprobs is not None:
+                if self._shows_logprobs:
                     body["logprobs"] = CompletionLogprobs(self._texts).part(
                         choice.token_ids, choice.logprobs, echoed=self._echoed(answer.prompt)
                     )
-                if self._shows_prompt and answer.prompt is not None:
+                if self._shows_prompt and number == 0 and answer.prompt is not None:
+                    # In one choice alone: it is one prompt, and up to a kilobyte a token.
                     body["prompt_logprobs"] = self._texts.for_prompt(*answer.prompt)
                 choices.append(body)
         usage = usage_body([answer.usage for answer in wholes])
@@ -146,46 +167,54 @@ class _Reply:
         ]
         return self._envelope | {"choices": choices, "usage": usage_body(usages)}
 
-    def events(self, piece: PromptPiece) -> list[bytes]:
-        """What this piece lets be said."""
+    def events(self, piece: PromptPiece) -> bytes:
+        """What this piece lets be said; perhaps nothing yet."""
         each = piece.each.piece
+        if piece.each.usage is not None:
+            self._usages.append(piece.each.usage)
         if each.prompt_ids is not None and each.prompt_logprobs is not None:
             self._prompts[piece.prompt] = each.prompt_ids, each.prompt_logprobs
         waiting = self._waiting[piece.prompt]
         if self._echoes_logprobs and piece.prompt not in self._prompts:
             waiting.append(piece)
-            return []
+            return b""
         self._waiting[piece.prompt] = []
-        return [self._event(ready) for ready in (piece, *waiting)]
+        return b"".join([self.event(ready) for ready in (piece, *waiting)])
 
-    def usage_event(self, usages: Sequence[Usage]) -> bytes:
+    def usage_event(self) -> bytes:
         """What the stream cost."""
-        return event(self._envelope | {"choices": [], "usage": usage_body(usages)})
+        return event(self._envelope | {"choices": [], "usage": usage_body(self._usages)})
 
-    def _event(self, piece: PromptPiece) -> bytes:
-        each = piece.each.piece
-        index = piece.prompt * self._n + piece.each.choice
-        if each.is_plain and index in self._logprobs:
-            # Every token comes by here, so nothing is built that is the same for all of them.
-            text = f'"text":{json_text(each.text)},"logprobs":null,"finish_reason":null'
-            return f'{self._head},"choices":[{{"index":{index},{text}}}]{self._tail}'.encode()
+    def event(self, piece: PromptPiece) -> bytes:
+        """One piece of one choice."""
+        index, each = self._index(piece), piece.each.piece
+        if index in self._logprobs and each.is_plain:
+            return self._plain_event(index, each.text)
+        return self.any_event(piece)
+
+    def _plain_event(self, index: int, text: str) -> bytes:
+        """What `any_event` says of text alone; every token comes by here, so little is built."""
+        choice = f'"text":{json_text(text)},"logprobs":null,"finish_reason":null'
+        return f'{self._head},"choices":[{{"index":{index},{choice}}}]{self._tail}'.encode()
+
+    def any_event(self, piece: PromptPiece) -> bytes:
+        """One piece of one choice, whatever it says."""
+        index, each = self._index(piece), piece.each.piece
         body = {"index": index, "text": each.text, "logprobs": None, **ending(each.finish)}
         is_first = index not in self._logprobs
         logprobs = self._logprobs.setdefault(index, CompletionLogprobs(self._texts))
         prompt = self._prompts.get(piece.prompt) if is_first else None
-        if each.logprobs is not None:
-            body["logprobs"] = logprobs.part(
-                each.token_ids, each.logprobs, echoed=self._echoed(prompt)
-            )
-        if self._shows_prompt and prompt is not None:
+        echoed = self._echoed(prompt)
+        if each.logprobs is not None or echoed is not None:
+            body["logprobs"] = logprobs.part(each.token_ids, each.logprobs, echoed=echoed)
+        if self._shows_prompt and piece.each.choice == 0 and prompt is not None:
             body["prompt_logprobs"] = self._texts.for_prompt(*prompt)
         envelope = self._envelope | {"choices": [body]}
         return event(envelope | {"usage": None} if self.includes_usage else envelope)
 
+    def _index(self, piece: PromptPiece) -> int:
+        """Which choice of the reply it is of."""
+        return piece.prompt * self._n + piece.each.choice
+
     def _echoed(self, prompt: Any) -> Any:
         return prompt if self._echoes_logprobs else None
-
-
-async def _again(pieces: Sequence[ChoicePiece]) -> AsyncIterable[ChoicePiece]:
-    for piece in pieces:
-        yield piece

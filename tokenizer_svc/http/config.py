@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from radixd.chassis.settings import Settings
+
 _JSON_OVERHEAD = 3
 """A character of four bytes is twelve in JSON's escapes."""
 _BESIDE_THE_PROMPT_BYTES = 1 << 20
@@ -14,6 +16,8 @@ class HttpConfig:
     host: str
     port: int
     """0: any free one."""
+    names: frozenset[str] | None = None
+    """DNS names, in lower case, that callers without keys may call it by; None: any."""
     gives_way: bool = False
     """Take any free port where this one is taken."""
     keep_alive_s: float = 10.0
@@ -27,3 +31,13 @@ class HttpConfig:
 def max_body_bytes(max_prompt_bytes: int) -> int:
     """Longest body, for prompts of at most so many bytes."""
     return _JSON_OVERHEAD * max_prompt_bytes + _BESIDE_THE_PROMPT_BYTES
+
+
+def own_names(settings: Settings) -> frozenset[str] | None:
+    """What callers without keys may call the server by, in lower case; None: anything."""
+    is_open = settings.insecure and not settings.http_names
+    # A browser believes no page that its server has the name of this one's certificate.
+    if is_open or settings.tls_cert is not None:
+        return None
+    names = (settings.http_host or settings.host, *settings.http_names)
+    return frozenset(name.lower() for name in names)

@@ -7,9 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes
 
 import structlog
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -26,6 +27,7 @@ from tokenizer_svc.http.errors import (
     status_of,
 )
 from tokenizer_svc.http.metrics import HttpMetrics
+from tokenizer_svc.http.pages import refuse_foreign_name, refuse_foreign_page
 from tokenizer_svc.tenancy import Access, set_caller
 
 Handler: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
@@ -33,11 +35,27 @@ Handler: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
 log = structlog.get_logger()
 
 
+class _AnyText(Convertor[str]):
+    """The rest of a path, whatever it holds: starlette's own `path` knows no newlines."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("any", _AnyText())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """A path, what it does, and the gRPC method whose keys it takes."""
 
     path: str
+    """`{name:any}` at its end stands for any text."""
     verb: str
     handler: Handler
     grpc_method: str | None = None
@@ -54,7 +72,11 @@ class HttpDoor:
         access: Access,
         streams: ClientStreams,
         metrics: HttpMetrics,
+        names: frozenset[str] | None,
     ) -> None:
+        """`names` are those that callers without keys may call the server by; None: any."""
+        self.endpoints = tuple(endpoints)
+        self._names = names
         self._access = access
         self._streams = streams
         self._metrics = metrics
@@ -107,7 +129,10 @@ class HttpDoor:
             # Before anything of the request is looked at: a stranger learns nothing from it.
             caller = self._access.caller(endpoint.grpc_method, _metadata(request))
             set_caller(caller)
-            _refuse_foreign_page(request)
+            refuse_foreign_page(request.method, request.headers)
+            if self._names is not None and self._access.is_open:
+                refuse_foreign_name(request.headers, self._names)
+            _refuse_bad_utf8(request)
             leave = self._streams.enter(
                 caller.tenant, request.client.host if request.client else ""
             )
@@ -183,11 +208,10 @@ def _metadata(request: Request) -> list[tuple[str, str | bytes]]:
     return found
 
 
-def _refuse_foreign_page(request: Request) -> None:
-    """Browsers send some requests of any page unasked; the rest need a word that is never given."""
-    origin = request.headers.get("origin")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if origin is None or kind == "application/json":
-        return
-    if urlsplit(origin).netloc != request.headers.get("host"):
-        raise HttpRefusal(403, "foreign_page", "pages of other servers are not served")
+def _refuse_bad_utf8(request: Request) -> None:
+    """Bytes that are no characters would all become the same one, and so name something else."""
+    for part in (request.scope["raw_path"], request.scope["query_string"]):
+        try:
+            unquote_to_bytes(part).decode()
+        except UnicodeDecodeError:
+            raise HttpRefusal(400, "bad_url", "the URL is not valid UTF-8") from None

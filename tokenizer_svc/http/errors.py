@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from protos.errors import PromptTooLarge, RadixdError, StatusCode
+from tokenizer_svc.fit import ContextExceeded
 
 MAX_MESSAGE_LENGTH = 1024
 """Messages may quote what a client sent."""
@@ -18,7 +19,7 @@ _STATUS: Mapping[StatusCode, int] = MappingProxyType(
     {
         StatusCode.CANCELLED: 409,
         StatusCode.INVALID_ARGUMENT: 400,
-        StatusCode.DEADLINE_EXCEEDED: 504,
+        StatusCode.DEADLINE_EXCEEDED: 408,  # the request set it itself, so that it is no 504
         StatusCode.NOT_FOUND: 404,
         StatusCode.ALREADY_EXISTS: 409,
         StatusCode.PERMISSION_DENIED: 403,
@@ -34,11 +35,11 @@ _TYPES: Mapping[int, str] = MappingProxyType(
         401: "authentication_error",
         403: "permission_error",
         404: "not_found_error",
+        408: "timeout_error",
         409: "conflict_error",
         429: "rate_limit_error",
         500: "server_error",
         503: "server_error",
-        504: "timeout_error",
     }
 )
 _TRY_AGAIN = (429, 503)
@@ -94,6 +95,8 @@ def error_body(error: RadixdError | HttpRefusal) -> dict[str, Any]:
         code, param = error.code, error.param
     else:
         code, param = error.reason.lower(), getattr(error, "field", None)
+    if isinstance(error, ContextExceeded | PromptTooLarge):
+        code = "context_length_exceeded"  # by which clients know to send less
     return {
         "error": {
             "message": _shortened(str(error)),

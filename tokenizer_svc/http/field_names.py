@@ -51,7 +51,7 @@ RESPONSES = names(
     (r"chat\.messages.*", "input"),
     (r"chat\.tool_choice\.name", "tool_choice.name"),
     (r"chat\.tool_choice\.mode", "tool_choice"),
-    (r"chat\.template_arguments", "chat_template_kwargs"),
+    (r"chat\.template_arguments", "reasoning.effort"),
     (r"chat\.", ""),
     (r"(chat\b|prompt\Z)", "input"),
     (r"sampling\.max_tokens", "max_output_tokens"),
@@ -91,5 +91,4 @@ def in_words_of(known: Names) -> Iterator[None]:
     try:
         yield
     except (InvalidRequest, PromptTooLarge) as error:
-        kind = InvalidRequest if isinstance(error, InvalidRequest) else PromptTooLarge
-        raise kind(renamed(error.field, known), error.message) from None
+        raise type(error)(renamed(error.field, known), error.message) from None

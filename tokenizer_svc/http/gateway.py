@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenizer_svc.choices import Usage
+from tokenizer_svc.delivery import Usage
 from tokenizer_svc.http.cache_hints import CacheHints, Marks, terms_of, up_to
 from tokenizer_svc.http.field_names import in_words_of
 from tokenizer_svc.http.generations import Asked, Generations, deadline_of
 from tokenizer_svc.http.json_body import BodyReader
 from tokenizer_svc.http.models import Models
+from tokenizer_svc.http.prompt_ids import PromptIds
 from tokenizer_svc.http.token_texts import TokenTexts
 from tokenizer_svc.preheat import Preheater
 
@@ -23,6 +24,7 @@ class Gateway:
     texts: TokenTexts
     hints: CacheHints
     preheater: Preheater
+    prompt_ids: PromptIds
     keep_alive_s: float
 
     async def prewarm(self, all_asked: Sequence[Asked], marks: Marks) -> list[Usage]:

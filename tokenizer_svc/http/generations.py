@@ -1,15 +1,17 @@
 """Generations for replies of any shape: the same checks, owners and choices as for gRPC."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from protos.radixd.v1 import inference_pb2 as pb
-from tokenizer_svc.choices import ChoicePiece, Choices
+from tokenizer_svc.choices import Choices
+from tokenizer_svc.delivery import ChoicePiece
 from tokenizer_svc.generation_request import GenerationRequest
 from tokenizer_svc.http.field_names import Names, in_words_of
 from tokenizer_svc.request_owners import RequestOwners
+from tokenizer_svc.sink import Sink, Translated
 from tokenizer_svc.tenancy import current_caller
 from tokenizer_svc.validation import read_request
 
@@ -49,8 +51,8 @@ class Generations:
             request = read_request(message, max_prompt_bytes=self._max_prompt_bytes)
         return Asked(request=replace(request, tenant=current_caller().tenant), names=names)
 
-    async def pieces(self, asked: Asked) -> AsyncGenerator[ChoicePiece, None]:
-        """The pieces of all choices; close it (contextlib.aclosing) to cancel.
+    async def run(self, asked: Asked, sink: Sink[ChoicePiece]) -> None:
+        """Puts the pieces of all choices into the sink; cancel it to end the request.
 
         Raises:
             RadixdError: refused, or ended without a result; names fields as the body does.
@@ -58,52 +60,33 @@ class Generations:
         request = asked.request
         deadline_s = deadline_of(request)
         with in_words_of(asked.names), self._owners.owned(request.request_id, request.tenant):
-            async with aclosing(self._choices.pieces(request, deadline_s=deadline_s)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            await self._choices.run(request, sink, deadline_s=deadline_s)
 
-    async def of_all(self, all_asked: Sequence[Asked]) -> AsyncGenerator[PromptPiece, None]:
-        """The pieces of several requests as they come; when one fails, all do.
+    async def run_all(self, all_asked: Sequence[Asked], sink: Sink[PromptPiece]) -> None:
+        """The same of several requests at once; when one fails, all do.
 
         Raises:
             RadixdError: of the first that failed.
         """
-        if len(all_asked) == 1:
-            async with aclosing(self.pieces(all_asked[0])) as pieces:
-                async for each in pieces:
-                    yield PromptPiece(prompt=0, each=each)
-            return
-        news: asyncio.Queue[PromptPiece | BaseException | None] = asyncio.Queue(len(all_asked))
-        tasks = [
-            asyncio.create_task(self._tell(number, asked, news))
+        runs = [
+            self.run(asked, Translated(partial(_of_prompt, number), sink))
             for number, asked in enumerate(all_asked)
         ]
+        if len(runs) == 1:
+            await runs[0]
+            return
+        tasks = [asyncio.create_task(run) for run in runs]
         try:
-            num_running = len(tasks)
-            while num_running:
-                piece = await news.get()
-                if isinstance(piece, BaseException):
-                    raise piece
-                if piece is None:
-                    num_running -= 1
-                else:
-                    yield piece
+            for task in asyncio.as_completed(tasks):
+                await task
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(
-        self, number: int, asked: Asked, news: "asyncio.Queue[PromptPiece | BaseException | None]"
-    ) -> None:
-        try:
-            async with aclosing(self.pieces(asked)) as pieces:
-                async for each in pieces:
-                    await news.put(PromptPiece(prompt=number, each=each))
-        except Exception as error:
-            await news.put(error)
-        else:
-            await news.put(None)
+
+def _of_prompt(number: int, each: ChoicePiece) -> PromptPiece:
+    return PromptPiece(prompt=number, each=each)
 
 
 def deadline_of(request: GenerationRequest) -> float | None:

@@ -198,7 +198,8 @@ def _first_problem(error: ValidationError) -> InvalidRequest:
     first = error.errors(include_url=False, include_input=False)[0]
     problem = _PROBLEMS.get(first["type"]) or _reworded(first["msg"])
     if first["type"] == "literal_error":
-        problem = f"must be one of {first['ctx']['expected']}"
+        expected = first["ctx"]["expected"]
+        problem = f"must be {'one of ' * (' or ' in expected)}{expected}"
     elif first["type"] in ("greater_than_equal", "less_than_equal"):
         side, bound = next(iter(first["ctx"].items()))
         problem = f"must be at {'least' if side == 'ge' else 'most'} {bound}"

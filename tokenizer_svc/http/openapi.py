@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from tokenizer_svc.http.bodies import SCHEMAS, schema_ref
 from tokenizer_svc.http.bodies_chat import ChatBody, ChatMessageBody, NamedFunction, TextPart
 from tokenizer_svc.http.bodies_completions import CompletionBody
-from tokenizer_svc.http.bodies_responses import InputItem, ResponseBody
+from tokenizer_svc.http.bodies_responses import InputItem, InputText, ResponseBody
 from tokenizer_svc.http.cancels import CancelBody
 from tokenizer_svc.http.preheats import ChatPrefix, PreheatBody
 from tokenizer_svc.http.tokens import DetokenizeBody, TokenizeBody
@@ -24,7 +24,7 @@ from tokenizer_svc.validation import MAX_SESSION_LENGTH
 
 _BODIES: tuple[type[BaseModel], ...] = (
     *(ChatBody, CompletionBody, ResponseBody, TokenizeBody, DetokenizeBody, PreheatBody),
-    *(CancelBody, TextPart, ChatMessageBody, NamedFunction, InputItem, ChatPrefix),
+    *(CancelBody, TextPart, ChatMessageBody, NamedFunction, InputItem, InputText, ChatPrefix),
 )
 _ERRORS = {
     "400": "A field is wrong; `param` names it.",
@@ -32,16 +32,15 @@ _ERRORS = {
     "403": "The key is not one for this.",
     "404": "There is no such path, model, request or session.",
     "405": "The path takes another method.",
-    "408": "The body did not come in time.",
+    "408": "The body did not come in time, or no token before the deadline that the request set.",
     "409": "A live request has this id, or it was cancelled.",
     "413": "The body is too long.",
     "415": "The body is compressed.",
     "429": "As many requests wait as may wait; try again later.",
     "500": "A defect of the server.",
     "503": "The server starts, shuts down, or its worker is away; try again later.",
-    "504": "The deadline passed before the first token.",
 }
-_POST_ONLY = {"408", "409", "413", "415", "429", "504"}
+_POST_ONLY = {"408", "409", "413", "415", "429"}
 
 
 async def show_openapi(request: Request) -> ASGIApp:

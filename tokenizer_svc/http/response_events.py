@@ -21,6 +21,7 @@ class ResponseOutput:
         self._open: str | None = None
         """What the last item collects, until it is closed."""
         self._parts: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
         self.items: list[dict[str, Any]] = []
 
     def named(self, event_name: str, **fields: Any) -> bytes:
@@ -29,13 +30,25 @@ class ResponseOutput:
         self._num_events += 1
         return event({"type": event_name, "sequence_number": number, **fields}, name=event_name)
 
-    def text(self, delta: str) -> Iterator[bytes]:
-        """More of the answer."""
-        yield from self._add(_TEXT, delta)
+    @property
+    def is_in_text(self) -> bool:
+        """The item that is open is the answer."""
+        return self._open == _TEXT
+
+    def text(self, delta: str, logprobs: list[dict[str, Any]]) -> Iterator[bytes]:
+        """More of the answer, and the log probabilities of its tokens where they are wanted."""
+        yield from self._open_as(_TEXT)
+        self._parts.append(delta)
+        self._logprobs += logprobs
+        yield self._of_part(
+            "response.output_text.delta", content_index=0, delta=delta, logprobs=logprobs
+        )
 
     def reasoning(self, delta: str) -> Iterator[bytes]:
         """More of what was thought before it."""
-        yield from self._add(_REASONING, delta)
+        yield from self._open_as(_REASONING)
+        self._parts.append(delta)
+        yield self._of_part("response.reasoning_text.delta", content_index=0, delta=delta)
 
     def call(self, call: ToolCall) -> Iterator[bytes]:
         """A call of a function, complete."""
@@ -60,25 +73,22 @@ class ResponseOutput:
         """Ends the item that is open, if one is."""
         if self._open is None:
             return
-        kind, text = self._open, "".join(self._parts)
-        self._open, self._parts = None, []
-        item, part = self.items[-1], _part(kind, text)
+        kind, text, logprobs = self._open, "".join(self._parts), self._logprobs
+        self._open, self._parts, self._logprobs = None, [], []
+        item, part = self.items[-1], _part(kind, text, logprobs)
         item["content"] = [part]
         if kind == _TEXT:
             item["status"] = status
-        extra: dict[str, Any] = {"logprobs": []} if kind == _TEXT else {}
+        extra: dict[str, Any] = {"logprobs": logprobs} if kind == _TEXT else {}
         yield self._of_part(f"response.{kind}.done", content_index=0, text=text, **extra)
         if kind == _TEXT:
             yield self._of_part("response.content_part.done", content_index=0, part=part)
         yield self._of_item("response.output_item.done", item=item)
 
-    def _add(self, kind: str, delta: str) -> Iterator[bytes]:
+    def _open_as(self, kind: str) -> Iterator[bytes]:
         if self._open != kind:
             yield from self.close()
             yield from self._begin(kind)
-        self._parts.append(delta)
-        extra: dict[str, Any] = {"logprobs": []} if kind == _TEXT else {}
-        yield self._of_part(f"response.{kind}.delta", content_index=0, delta=delta, **extra)
 
     def _begin(self, kind: str) -> Iterator[bytes]:
         item: dict[str, Any]
@@ -96,7 +106,7 @@ class ResponseOutput:
         self.items.append(item)
         yield self._of_item("response.output_item.added", item=item)
         if kind == _TEXT:
-            part = _part(kind, "")
+            part = _part(kind, "", [])
             yield self._of_part("response.content_part.added", content_index=0, part=part)
 
     def _of_item(self, name: str, *, item: dict[str, Any]) -> bytes:
@@ -110,6 +120,6 @@ class ResponseOutput:
         return f"{prefix}_{self._response_id}_{len(self.items)}"
 
 
-def _part(kind: str, text: str) -> dict[str, Any]:
+def _part(kind: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
     part: dict[str, Any] = {"type": kind, "text": text}
-    return part | {"annotations": [], "logprobs": []} if kind == _TEXT else part
+    return part | {"annotations": [], "logprobs": logprobs} if kind == _TEXT else part

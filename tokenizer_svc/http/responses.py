@@ -1,24 +1,28 @@
 """POST /v1/responses, as far as it is text: one answer, whole or as a stream of named events."""
 
 import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from tokenizer_svc.choices import ChoicePiece, Usage
+from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.generate import Piece
 from tokenizer_svc.http import field_names
-from tokenizer_svc.http.answers import ending, usage_body
-from tokenizer_svc.http.bodies_responses import ResponseBody, response_request
+from tokenizer_svc.http.answers import ending, id_header, usage_body
+from tokenizer_svc.http.bodies import DEFAULT_TEMPERATURE
+from tokenizer_svc.http.bodies_responses import ResponseBody
 from tokenizer_svc.http.gateway import Gateway
 from tokenizer_svc.http.generations import Asked
 from tokenizer_svc.http.response_events import ResponseOutput
+from tokenizer_svc.http.response_request import response_request
 from tokenizer_svc.http.sse import EventStream
+from tokenizer_svc.http.token_texts import TokenTexts
 from tokenizer_svc.http.watch import while_connected
+from tokenizer_svc.sink import Discarded, Sink, Translated
 
 
 class Responses:
@@ -33,34 +37,27 @@ class Responses:
         body = await gateway.read(request, ResponseBody)
         model = gateway.models.named(body.model)
         asked = gateway.generations.read(response_request(body), field_names.RESPONSES)
-        reply = _Reply(body, asked, model=model)
-        headers = {"x-request-id": asked.request.request_id}
+        reply = _Reply(body, asked, model=model, texts=gateway.texts)
+        headers = id_header(asked.request.request_id)
         if not body.stream:
-            await while_connected(request.receive, self._run(reply, asked))
+            await while_connected(request.receive, self._tell(reply, asked, Discarded()))
             return JSONResponse(reply.body, headers=headers)
         return EventStream(
-            self._events(reply, asked),
+            partial(self._tell, reply, asked),
             keep_alive_s=gateway.keep_alive_s,
             headers=headers,
             names_errors=True,
         )
 
-    async def _run(self, reply: "_Reply", asked: Asked) -> None:
-        async with aclosing(self._events(reply, asked)) as events:
-            async for _ in events:
-                pass
-
-    async def _events(self, reply: "_Reply", asked: Asked) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._gateway.generations.pieces(asked)) as pieces:
-            async for each in pieces:
-                for text in reply.events(each):
-                    yield text
+    async def _tell(self, reply: "_Reply", asked: Asked, events: Sink[bytes]) -> None:
+        await self._gateway.generations.run(asked, Translated(reply.events, events))
 
 
 class _Reply:
     """The words of one response; `body` is what it has come to."""
 
-    def __init__(self, body: ResponseBody, asked: Asked, *, model: str) -> None:
+    def __init__(self, body: ResponseBody, asked: Asked, *, model: str, texts: TokenTexts) -> None:
+        self._texts = texts
         self._most_calls = 1 if body.parallel_tool_calls is False else None
         self._num_calls = 0
         self._output = ResponseOutput(asked.request.request_id)
@@ -82,8 +79,11 @@ class _Reply:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "store": False,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
+            # As they were given: what the request holds has been through 32 bits.
+            "temperature": DEFAULT_TEMPERATURE if body.temperature is None else body.temperature,
+            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "top_logprobs": max(sampling.logprobs, 0),
+            "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
             "text": _text_options(body),
             "tool_choice": _tool_choice(body),
             "tools": [tool.model_dump(exclude_none=True) for tool in body.tools or ()],
@@ -91,8 +91,11 @@ class _Reply:
             "seed": sampling.seed,
         }
 
-    def events(self, each: ChoicePiece) -> Iterator[bytes]:
+    def events(self, each: ChoicePiece) -> bytes:
         """What this piece lets be said."""
+        return b"".join(self._events(each))
+
+    def _events(self, each: ChoicePiece) -> Iterator[bytes]:
         if not self._is_open:
             self._is_open = True
             yield self._output.named("response.created", response=self.body)
@@ -104,8 +107,9 @@ class _Reply:
     def _said(self, piece: Piece) -> Iterator[bytes]:
         if piece.reasoning_text:
             yield from self._output.reasoning(piece.reasoning_text)
-        if piece.text:
-            yield from self._output.text(piece.text)
+        logprobs = self._texts.entries(piece.token_ids, piece.logprobs)
+        if piece.text or (logprobs and self._output.is_in_text):
+            yield from self._output.text(piece.text, logprobs)
         for call in piece.tool_calls[: self._room_for_calls()]:
             self._num_calls += 1
             yield from self._output.call(call)
@@ -114,16 +118,17 @@ class _Reply:
         return None if self._most_calls is None else self._most_calls - self._num_calls
 
     def _end(self, piece: Piece, usage: Usage) -> Iterator[bytes]:
-        is_cut = ending(piece.finish)["finish_reason"] == "length"
+        end = ending(piece.finish)
+        is_cut = end["finish_reason"] == "length"
         status = "incomplete" if is_cut else "completed"
         if not self._output.items:
             # An answer without a word is a message, too.
-            yield from self._output.text("")
+            yield from self._output.text("", [])
         yield from self._output.close(status=status)
         costs = usage_body([usage])
         self.body |= {
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "incomplete_details": _cut_short(end) if is_cut else None,
             "output": self._output.items,
             "usage": {
                 "input_tokens": costs["prompt_tokens"],
@@ -134,6 +139,12 @@ class _Reply:
             },
         }
         yield self._output.named(f"response.{status}", response=self.body)
+
+
+def _cut_short(end: Mapping[str, Any]) -> dict[str, Any]:
+    """OpenAI has one word for a length, a deadline and a cancellation; the message tells them."""
+    message = end.get("finish_message")
+    return {"reason": "max_output_tokens"} | ({"message": message} if message else {})
 
 
 def _text_options(body: ResponseBody) -> dict[str, Any]:

@@ -6,16 +6,17 @@ or with the first comment, as nobody in between is to take a long prompt for a d
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
 from starlette.types import Receive, Scope, Send
 
 from protos.errors import InternalFault, RadixdError
+from tokenizer_svc.http.direct_write import direct_writer
 from tokenizer_svc.http.errors import error_body
 from tokenizer_svc.http.watch import while_connected
+from tokenizer_svc.sink import Sink
 
 DONE = b"data: [DONE]\n\n"
 _COMMENT = b": keep-alive\n\n"
@@ -44,23 +45,28 @@ def event(body: Mapping[str, Any], *, name: str | None = None) -> bytes:
 
 
 class EventStream:
-    """Sends events as they come; closes their source when the client leaves."""
+    """A sink of events, which goes out to the client; its source ends when the client leaves."""
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes, None],
+        tell: Callable[[Sink[bytes]], Awaitable[None]],
         *,
         keep_alive_s: float,
         headers: Mapping[str, str],
         names_errors: bool = False,
     ) -> None:
-        """`names_errors`: an error's event has the name `error`."""
-        self._events = events
+        """`tell` puts all events; `names_errors`: an error's event has the name `error`."""
+        self._tell = tell
         self._keep_alive_s = keep_alive_s
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
         self._error_name = "error" if names_errors else None
         self._is_open = False
         self._said_s = 0.0
+        self.is_ready = True
+        """Nothing waits."""
+        self._waiting: list[bytes] = []
+        self._turn = asyncio.Lock()
+        """Held by who sends what waits."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers the request.
@@ -69,40 +75,58 @@ class EventStream:
             RadixdError: before anything was sent.
             ClientGone: the client left before the end.
         """
-        self._said_s = asyncio.get_running_loop().time()
+        self._send = send
+        self._write_now = direct_writer(scope)
+        self._now_s = asyncio.get_running_loop().time
+        self._said_s = self._now_s()
 
         async def comment() -> None:
-            await self._say(send, _COMMENT)
+            self.put(_COMMENT)
+            await self.ready()
 
         def silent_at() -> float:
             return self._said_s + self._keep_alive_s
 
-        await while_connected(
-            receive, self._send_all(send), silent_at=silent_at, on_silence=comment
-        )
+        await while_connected(receive, self._send_all(), silent_at=silent_at, on_silence=comment)
 
-    async def _send_all(self, send: Send) -> None:
+    def put(self, data: bytes, /) -> bool:
+        """Writes it, where the client keeps up; else it waits."""
+        self._said_s = self._now_s()
+        if self.is_ready and self._write_now(data):
+            return True
+        self.is_ready = False
+        self._waiting.append(data)
+        return False
+
+    async def ready(self) -> None:
+        """Returns once what waited is written, which is when the client has read enough."""
+        async with self._turn:
+            while self._waiting:
+                data = b"".join(self._waiting)
+                self._waiting.clear()
+                await self._say(data)
+            self.is_ready = True
+
+    async def _send_all(self) -> None:
         try:
-            async with aclosing(self._events) as events:
-                async for each in events:
-                    await self._say(send, each)
+            await self._tell(self)
         except RadixdError as error:
-            await self._end_with(send, error)
+            self._end_with(error)
         except Exception:
             log.exception("stream_failed")
             fault = InternalFault("an unexpected fault in the server; its log says more")
-            await self._end_with(send, fault)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._end_with(fault)
+        await self.ready()
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _end_with(self, send: Send, error: RadixdError) -> None:
+    def _end_with(self, error: RadixdError) -> None:
         if not self._is_open:
             raise error
-        await self._say(send, event(error_body(error), name=self._error_name))
+        self.put(event(error_body(error), name=self._error_name))
 
-    async def _say(self, send: Send, data: bytes) -> None:
-        self._said_s = asyncio.get_running_loop().time()
+    async def _say(self, data: bytes) -> None:
         if not self._is_open:
             self._is_open = True
             headers = [*_HEADERS, *self._headers]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 from protos.errors import InvalidRequest
 from protos.radixd.v1 import inference_pb2 as pb
 from tokenizer_svc.http import field_names
-from tokenizer_svc.http.bodies import ChoicesBody, GenerationBody, given
+from tokenizer_svc.http.bodies import (
+    DEFAULT_TEMPERATURE,
+    ChoicesBody,
+    Effort,
+    GenerationBody,
+    given,
+)
 from tokenizer_svc.http.bodies_chat import ChatBody, ChatMessageBody, TemplateFields, ToolChoiceBody
 from tokenizer_svc.http.bodies_completions import CompletionBody, OnePrompt
 from tokenizer_svc.http.field_names import Names
@@ -41,6 +47,7 @@ _OTHER_NAMES = (
     ("guided_regex", field_names.names((r"constraint\.regex", "guided_regex"))),
     ("guided_grammar", field_names.names((r"constraint\.ebnf", "guided_grammar"))),
     ("guided_choice", field_names.names((r"constraint\.choice(\.texts)?", "guided_choice"))),
+    ("reasoning_effort", field_names.names((r"chat\.template_arguments", "reasoning_effort"))),
 )
 
 
@@ -56,6 +63,12 @@ def chat_request(body: ChatBody) -> pb.GenerateRequest:
         _check_opening(body)
     if body.tool_choice is not None:
         request.chat.tool_choice.CopyFrom(tool_choice(body.tool_choice))
+    if body.reasoning_effort is not None:
+        if body.chat_template_kwargs is not None:
+            raise InvalidRequest(
+                "reasoning_effort", "excludes chat_template_kwargs; give the variable there"
+            )
+        request.chat.template_arguments = effort_arguments(body.reasoning_effort)
     request.chat.separate_reasoning = body.separate_reasoning is not False
     if body.logprobs:
         request.sampling.logprobs = body.top_logprobs or 0
@@ -93,7 +106,7 @@ def completion_request(body: CompletionBody, prompt: OnePrompt) -> pb.GenerateRe
 
 def names_of(body: ChoicesBody, names: Names) -> Names:
     """The names of a kind of body, for the fields that this body chose among several."""
-    chosen = [new for old, new in _OTHER_NAMES if getattr(body, old) is not None]
+    chosen = [new for old, new in _OTHER_NAMES if getattr(body, old, None) is not None]
     return (*(pair for pairs in chosen for pair in pairs), *names)
 
 
@@ -104,6 +117,8 @@ def plain_request(body: GenerationBody) -> pb.GenerateRequest:
         InvalidRequest: names the field of the body.
     """
     sampling = pb.SamplingParams(**given(body, {name: name for name in _SAMPLING}))
+    if body.temperature is None:
+        sampling.temperature = DEFAULT_TEMPERATURE
     for token, bias in (body.logit_bias or {}).items():
         digits = token.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
@@ -134,6 +149,13 @@ def tool_choice(choice: ToolChoiceBody) -> pb.ToolChoice:
     if choice.mode is not None:
         return pb.ToolChoice(mode=_MODES[choice.mode])
     return pb.ToolChoice(mode=pb.ToolChoice.MODE_REQUIRED, name=choice.function.name)
+
+
+def effort_arguments(effort: Effort) -> str:
+    """The variable of a chat template that says how much to think, by the names in common use."""
+    return json_text(
+        {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+    )
 
 
 def text_of(message: ChatMessageBody) -> str:
@@ -187,6 +209,8 @@ def _with_choices(body: ChoicesBody) -> pb.GenerateRequest:
 def _forms(body: ChoicesBody) -> Iterator[tuple[str, pb.Constraint]]:
     """What the output is to look like, by the field that says so."""
     wanted = body.response_format
+    if wanted is not None and wanted.type != "json_schema" and wanted.json_schema is not None:
+        raise InvalidRequest("response_format.json_schema", "only where type is json_schema")
     if wanted is not None and wanted.type == "json_object":
         yield "response_format", pb.Constraint(json_object=True)
     if wanted is not None and wanted.type == "json_schema":

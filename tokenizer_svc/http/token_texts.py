@@ -25,12 +25,15 @@ class TokenTexts:
         """The `logprobs` of a choice of a chat completion; None where there are none."""
         if columns is None:
             return None
-        content = [
+        return {"content": self.entries(ids, columns), "refusal": None}
+
+    def entries(self, ids: Sequence[int], columns: LogprobColumns | None) -> list[dict[str, Any]]:
+        """One for each token, with the likeliest in its place; none where there are no columns."""
+        return [
             self._entry(token_id, logprob)
             | {"top_logprobs": [self._entry(*each) for each in likeliest]}
             for token_id, logprob, likeliest in rows(ids, columns)
         ]
-        return {"content": content, "refusal": None}
 
     def for_prompt(self, ids: Sequence[int], columns: LogprobColumns) -> list[Any]:
         """The `prompt_logprobs` of a reply: null for the first token, by id for the others."""
@@ -69,11 +72,14 @@ class CompletionLogprobs:
     def part(
         self,
         ids: Sequence[int],
-        columns: LogprobColumns,
+        columns: LogprobColumns | None,
         *,
         echoed: "tuple[array[int], LogprobColumns] | None" = None,
     ) -> dict[str, Any]:
-        """The columns of these tokens, after those of the prompt where it is echoed."""
+        """The columns of these tokens, after those of the prompt where it is echoed.
+
+        None: there are no tokens but the prompt's.
+        """
         part: dict[str, Any] = {
             "tokens": [],
             "token_logprobs": [],
@@ -109,10 +115,10 @@ class CompletionLogprobs:
 
 
 def rows(
-    ids: Sequence[int], columns: LogprobColumns
+    ids: Sequence[int], columns: LogprobColumns | None
 ) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
     """Of each token: its id, its log probability, and the likeliest with theirs."""
-    if not ids:
+    if columns is None or not ids:
         return
     num_top = len(columns.top_ids) // len(ids)
     tops = list(zip(columns.top_ids, columns.top_logprobs, strict=True))

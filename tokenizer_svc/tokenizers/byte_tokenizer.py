@@ -54,6 +54,10 @@ class ByteTokenizer:
         """Control tokens by their spelling."""
         return _SPECIAL_IDS
 
+    def added_id(self, spelling: str) -> int | None:
+        """That of a control token: there are no others beside bytes."""
+        return _SPECIAL_IDS.get(spelling)
+
     def encode_text(self, text: str) -> list[int]:
         """The bytes of the text."""
         return list(text.encode())

@@ -59,10 +59,6 @@ class ChatTemplate:
             # The space tells whether the template trims the message.
             turns[-1] = replace(turns[-1], content=turns[-1].content + mark + " ")
         tools = tool_values(conversation.tools, guard)
-        if tools and self.format.calls is None:
-            raise InvalidRequest(
-                "chat.tools", "this model writes calls in a form that is not known here"
-            )
         turns = self._made_fit(conversation, turns, tools, guard)
         variables = {
             **self._named_tokens,

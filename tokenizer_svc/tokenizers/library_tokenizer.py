@@ -59,6 +59,7 @@ class LibraryTokenizer:
         self._control_ids = _control_ids(added, parts)
         self._only_text = _twin(parts.backend, self._control_ids)
         self._only_text.encode_special_tokens = True
+        self._added_ids = {token.content: i for i, token in added.items()}
         special = {token.content: i for i, token in added.items() if token.special}
         self._special_ids = MappingProxyType(special)
         self._skipped_ids = frozenset(special.values())
@@ -82,6 +83,10 @@ class LibraryTokenizer:
     def special_ids(self) -> Mapping[str, int]:
         """Control tokens by their spelling."""
         return self._special_ids
+
+    def added_id(self, spelling: str) -> int | None:
+        """The token of its own that this is, control token or not; None: it is made of others."""
+        return self._added_ids.get(spelling)
 
     def encode_text(self, text: str) -> list[int]:
         """The ids of plain text, after the BOS token where the model wants one."""

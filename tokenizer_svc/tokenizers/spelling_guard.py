@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-_EDGE = "\ufdd0"
-"""A noncharacter: no text means it."""
+_NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+"""No text means them, and no control token has them."""
+_MARK_LENGTH = 12
 
 
 def fresh_mark() -> str:
-    """A text that nobody can have written: drawn anew by every call."""
-    return f"{_EDGE}{secrets.randbelow(10**16):016d}{_EDGE}"
+    """A text that nobody can have written: drawn anew by every call, from 32**12."""
+    return "".join(secrets.choice(_NONCHARACTERS) for _ in range(_MARK_LENGTH))
 
 
 class SpellingGuard:

@@ -3,9 +3,9 @@
 Jinja itself is used here, and not the wrapper in transformers, because importing that one loads
 torch wherever torch is installed (six seconds and 250 MB in a service that needs neither).
 
-Bounded are the CPU time, the length of what is rendered and of every text and list on the way,
-numbers that calls are given, ranges (by Jinja's sandbox) and depth.  What remains is what one call
-can do with short texts and small numbers (a width inside a format, for one).
+Bounded are the CPU time, the length of what is rendered and of every text and list on the way (of
+what could make one of gigabytes before it is made, see `template_sizes`), numbers, ranges (by
+Jinja's sandbox) and depth.
 """
 
 import json
@@ -19,14 +19,18 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.filters
 import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
+from tokenizer_svc.tokenizers.template_sizes import has_wide_field, is_wide, size_made
+
 MAX_CPU_S = 5.0
 _MAX_NUMBER = 1_000_000
 """As an argument: a width, a number of repeats."""
+_MAX_FACTOR = 10**18
 _STEPS_PER_LOOK = 64
 """Turns of loops and calls between two looks at the clock."""
 _MAX_CAUSE_LENGTH = 200
@@ -139,7 +143,7 @@ _BROKEN = (
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """With the names and filters that published templates use, and a meter."""
 
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -148,21 +152,38 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             extensions=["jinja2.ext.loopcontrols", _GenerationBlock, _Calls],
         )
         self.filters["tojson"] = _tojson
+        self.filters["join"] = _join
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         del self.globals["lipsum"]
-        self.filters = {name: _metered(each) for name, each in self.filters.items()}
+        self.filters = {name: _metered(name, each) for name, each in self.filters.items()}
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Jinja's, counted; the odd names are its own, so that a template may use the others."""
+        text = getattr(__obj, "__self__", None)
+        if isinstance(text, str):
+            _METER.get().check_size(size_made(__obj.__name__, text, args, kwargs))
         return _METER.get().call(super().call, __context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Jinja's, within the limits."""
         if operator == "**":
             raise _Limit("it raises a number to a power")
+        if operator == "%" and isinstance(left, str):
+            _check_format(left)
+        if isinstance(left, int) and isinstance(right, int):
+            _check_numbers(left, right)
         _METER.get().check_size(_size_after(operator, left, right))
         return super().call_binop(context, operator, left, right)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Jinja's hook for `format` of a text, with our formatter."""
+        if super().wrap_str_format(value) is None:
+            return None
+        if value.__name__ != "format":
+            raise _Limit("it formats by a mapping")
+        text: str = value.__self__
+        return lambda *args, **kwargs: _Formatter(self).vformat(text, args, kwargs)
 
     def _generate(
         self,
@@ -223,10 +244,36 @@ def _size_after(operator: str, left: Any, right: Any) -> int:
     return len(left) * right if isinstance(right, int) else 0
 
 
-def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
+class _Formatter(jinja2.sandbox.SandboxedFormatter):
+    """Jinja's, with fields of a bounded width."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Python's, once the fields inside the specification are known."""
+        if is_wide(format_spec):
+            raise _Limit("it formats to a great width")
+        return super().format_field(value, format_spec)
+
+
+def _check_format(text: str) -> None:
+    if has_wide_field(text):
+        raise _Limit("it formats to a great width")
+
+
+def _check_numbers(*numbers: int) -> None:
+    # By themselves they would grow until one product takes hours.
+    if any(abs(number) > _MAX_FACTOR for number in numbers):
+        raise _Limit(f"it calculates with a number above {_MAX_FACTOR}")
+
+
+def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     # `wraps` keeps the marks by which Jinja knows what else a filter is given.
     @wraps(function)
     def metered(*args: Any, **kwargs: Any) -> Any:
+        at = next((i for i, arg in enumerate(args) if isinstance(arg, str)), None)
+        if name == "format" and at is not None:
+            _check_format(args[at])
+        elif name != "join" and at is not None:
+            _METER.get().check_size(size_made(name, args[at], args[at + 1 :], kwargs))
         return _METER.get().call(function, *args, **kwargs)
 
     return metered
@@ -246,6 +293,15 @@ def _told(error: Exception) -> str:
         cause = f"it cannot render them: {error}"
     where = f"line {lines[-1]}: " if lines else ""
     return where + " ".join(cause.split())[:_MAX_CAUSE_LENGTH]
+
+
+@jinja2.pass_eval_context
+def _join(context: jinja2.nodes.EvalContext, value: Any, d: str = "", attribute: Any = None) -> str:
+    # Jinja's, of something that has a length.
+    items = value if isinstance(value, _SIZED) else list(value)
+    _METER.get().check_size(size_made("join", str(d), (items,), {}))
+    joined: str = jinja2.filters.do_join(context, items, d, attribute)
+    return joined
 
 
 def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:

@@ -84,6 +84,10 @@ class Tokenizer(Protocol):
         """Control tokens by their spelling."""
         ...
 
+    def added_id(self, spelling: str) -> int | None:
+        """The token of its own that this is, control token or not; None: it is made of others."""
+        ...
+
     def encode_text(self, text: str) -> list[int]:
         """The ids of plain text, after the BOS token where the model wants one."""
         ...

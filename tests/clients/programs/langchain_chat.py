@@ -34,7 +34,12 @@ class City(pydantic.BaseModel):
 def main() -> None:
     url, model = sys.argv[1:]
     chat = ChatOpenAI(
-        model=model, base_url=f"{url}/v1", api_key="none", max_retries=0, max_tokens=60
+        model=model,
+        base_url=f"{url}/v1",
+        api_key="none",
+        max_retries=0,
+        max_tokens=60,
+        temperature=0,
     )
     whole = chat.invoke(QUESTION)
     chunks = list(chat.stream(QUESTION, stream_usage=True))
