@@ -24,6 +24,8 @@ class Usage:
     """Of all choices, those that best_of dropped among them."""
     num_cached_tokens: int
     """Of choice 0, which is the first to ask for the prompt."""
+    num_reasoning_tokens: int = 0
+    """Of num_output_tokens, those of thoughts that came apart from the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,16 @@ class Delivery:
         for choice, output in followed:
             output.live.listener = partial(self._carry, choice, output)
         try:
-            while self._running:
+            is_over = False
+            while not is_over:
                 for choice, output in list(self._running.items()):
                     self._carry(choice, output)
                 await self._is_needed.wait()
                 self._is_needed.clear()
                 if self._problem is not None:
                     raise self._problem
+                # What comes while it waits may be the last, and have to wait in turn.
+                is_over = not self._running
                 await self._sink.ready()
         finally:
             for _, output in followed:
@@ -75,7 +80,7 @@ class Delivery:
     def _carry(self, choice: int, output: RunningOutput) -> None:
         """Takes what a choice has to the sink; never raises, as whoever calls serves others too."""
         # A stop text ends its own request, which is news of it again.
-        if self._is_busy or not output.live.has_news:
+        if self._is_busy or self._problem is not None or not output.live.has_news:
             return
         if not self._sink.is_ready:
             self._is_needed.set()
@@ -108,4 +113,5 @@ def _usage(finishes: Mapping[int, Finish]) -> Usage:
         num_prompt_tokens=finishes[0].num_prompt_tokens,
         num_output_tokens=sum(finish.num_output_tokens for finish in finishes.values()),
         num_cached_tokens=finishes[0].num_cached_tokens,
+        num_reasoning_tokens=sum(finish.num_reasoning_tokens for finish in finishes.values()),
     )

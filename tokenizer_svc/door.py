@@ -69,14 +69,11 @@ class Door(grpc.aio.ServerInterceptor):
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._wrapped(handler.unary_stream, request_class, method),
-                response_serializer=handler.response_serializer,
+                response_serializer=_or_bytes(handler.response_serializer),
             )
         return grpc.unary_unary_rpc_method_handler(
             self._wrapped(handler.unary_unary, request_class, method),
-            # A long reply is bytes already, written where it holds up nobody.
-            response_serializer=lambda reply: (
-                reply if isinstance(reply, bytes) else handler.response_serializer(reply)
-            ),
+            response_serializer=_or_bytes(handler.response_serializer),
         )
 
     def _counted(self, handler: Any) -> Handler:
@@ -161,6 +158,11 @@ def parse(data: bytes, request_class: type[Message]) -> Any:
         raise InvalidRequest(field, "not valid UTF-8") from None
     _refuse_unknown_fields(message)
     return message
+
+
+def _or_bytes(serializer: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """A long reply is bytes already, written where it holds up nobody."""
+    return lambda reply: reply if isinstance(reply, bytes) else serializer(reply)
 
 
 def _refuse_unknown_fields(message: Message) -> None:

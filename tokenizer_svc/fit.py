@@ -5,11 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from protos.errors import InvalidRequest
+from radixd.chassis.grpc_server import MAX_MESSAGE_BYTES
 from tokenizer_svc.field_checks import check_ids, check_keys
 from tokenizer_svc.generation_request import GenerationRequest, Prompt, TokenPrompt
 from tokenizer_svc.live_request import Submission
 from tokenizer_svc.served_model import ServedModel
 from tokenizer_svc.text_output import StopRules
+
+MAX_SCORE_BYTES = MAX_MESSAGE_BYTES - (6 << 20)
+"""Of a reply's log probabilities of the prompt: room for its text, an echo of the prompt included.
+Over HTTP they take five times as much."""
 
 
 class ContextExceeded(InvalidRequest):
@@ -51,8 +56,8 @@ def fit_to_model(
     where they mean all.
 
     Raises:
-        InvalidRequest: a stop token or a biased one outside the vocabulary, or min_tokens beyond
-            the context.
+        InvalidRequest: a stop token or a biased one outside the vocabulary, min_tokens beyond
+            the context, or more log probabilities of the prompt than a reply holds.
     """
     check_ids(request.stop_token_ids, "sampling.stop_token_ids", vocab_size=model.vocab_size)
     biased = [token_id for token_id, _ in request.sampling.logit_bias]
@@ -64,6 +69,7 @@ def fit_to_model(
             "sampling.min_tokens",
             f"{sampling.min_tokens}; a prompt of {len(prompt_ids)} tokens leaves room for {room}",
         )
+    _check_scores(len(prompt_ids), sampling.prompt_logprobs, model.vocab_size)
     return Submission(
         prompt_ids=prompt_ids,
         sampling=replace(
@@ -83,6 +89,25 @@ def fit_to_model(
         workload=request.workload,
         session=request.session,
     )
+
+
+def _check_scores(num_tokens: int, num_top: int, vocab_size: int) -> None:
+    """They come in one message, which no client could take."""
+    num_bytes = num_tokens * _row_bytes(min(num_top, vocab_size), vocab_size)
+    if num_top >= 0 and num_bytes > MAX_SCORE_BYTES:
+        raise InvalidRequest(
+            "prompt_logprobs",
+            f"{num_top} alternatives for each of {num_tokens} prompt tokens take up to {num_bytes} "
+            f"bytes in a reply; at most {MAX_SCORE_BYTES}",
+        )
+
+
+def _row_bytes(num_top: int, vocab_size: int) -> int:
+    """The most that one token's TokenLogprobs takes: fields of a byte for their number, ids of
+    seven bits a byte, numbers of four bytes."""
+    pair = 1 + -(-vocab_size.bit_length() // 7) + 1 + 4
+    row = pair + num_top * (2 + pair)
+    return 1 + -(-row.bit_length() // 7) + row
 
 
 def stop_rules(

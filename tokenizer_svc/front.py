@@ -212,7 +212,12 @@ class Front:
         choices = kind(pool=pool, live=live, link=link, constraints=self._constraints)
         owners = RequestOwners()
         inference = InferenceService(
-            choices=choices, live=live, link=link, owners=owners, max_prompt_bytes=limit
+            choices=choices,
+            live=live,
+            link=link,
+            owners=owners,
+            pool=pool,
+            max_prompt_bytes=limit,
         )
         preheater = Preheater(pool=pool, live=live, link=link, max_prompt_bytes=limit)
         self._start_preheat = StartPreheat(

@@ -33,6 +33,8 @@ class Finish:
     num_output_tokens: int
     """Of this output alone."""
     num_cached_tokens: int
+    num_reasoning_tokens: int = 0
+    """Up to the end of the thoughts, where they came apart from the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,8 @@ class RunningOutput:
         self._has_said_prompt = False
         self._parser = parser
         self._unsent_reasoning = ""
+        self._num_thinking = 0
+        """Tokens up to the end of the thoughts, if there are any."""
         self._unsent_calls: tuple[ToolCall, ...] = ()
 
     def begin_with(self, text: str) -> None:
@@ -110,8 +114,9 @@ class RunningOutput:
         outcome, new_ids = self.live.outcome, self.live.take()
         if isinstance(outcome, RadixdError):
             raise outcome
-        text, num_ids = self._output.feed(new_ids)
-        self._num_output += num_ids  # tokens after a stop are never looked at again
+        if self._parser is not None and self._parser.is_thinking:
+            new_ids = self._think(new_ids, self._parser)
+        text = "" if self._output.stopped else self._fed(new_ids)
         finish = None
         is_stopped = self._output.stopped
         if outcome is not None and not is_stopped:
@@ -127,7 +132,22 @@ class RunningOutput:
         has_piece = has_news and num_unsent >= self._request.stream_interval
         return self._piece(finish) if has_piece or finish is not None else None
 
-    def _parse(self, text: str, *, is_over: bool) -> None:
+    def _fed(self, ids: "array[int]") -> str:
+        """The text that these tokens bring; those after a stop are never looked at again."""
+        text, num_ids = self._output.feed(ids)
+        self._num_output += num_ids
+        return text
+
+    def _think(self, ids: "array[int]", parser: OutputParser) -> "array[int]":
+        """Takes the tokens of thoughts one by one, as they are counted; returns the others."""
+        num_taken = 0
+        while num_taken < len(ids) and parser.is_thinking and not self._output.stopped:
+            self._parse(self._fed(ids[num_taken : num_taken + 1]))
+            num_taken += 1
+        self._num_thinking += num_taken
+        return ids[num_taken:]
+
+    def _parse(self, text: str, *, is_over: bool = False) -> None:
         if self._parser is None:
             self._unsent_text += text
             return
@@ -179,6 +199,11 @@ class RunningOutput:
         return self._finish(reason, outcome.message)
 
     @property
+    def _num_reasoning(self) -> int:
+        has_thoughts = self._parser is not None and self._parser.has_thoughts
+        return self._num_thinking if has_thoughts else 0
+
+    @property
     def _ended_in_calls(self) -> bool:
         """True where it made calls, and nothing that the client had named ended it."""
         return (
@@ -201,4 +226,5 @@ class RunningOutput:
             num_prompt_tokens=num_prompt_tokens,
             num_output_tokens=self._num_output,
             num_cached_tokens=min(self.live.cached_tokens or 0, num_prompt_tokens),
+            num_reasoning_tokens=self._num_reasoning,
         )

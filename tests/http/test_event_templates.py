@@ -1,4 +1,7 @@
-"""Events of text alone are made by a template: byte for byte what the general way would say."""
+"""Events of text alone are made by a template: byte for byte what the general way would say.
+
+And what waits for the numbers of a prompt.
+"""
 
 import json
 from array import array
@@ -7,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenizer_svc.choices import ChoicePiece
+from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.generate import Piece
 from tokenizer_svc.http import chat_completions, completions, field_names
 from tokenizer_svc.http.bodies_chat import ChatBody
@@ -76,3 +79,16 @@ def test_the_template_says_what_the_general_way_says(path, usage, model, choice,
     (found,) = event["choices"]
     assert found["index"] == (choice if path == "chat" else 4 + choice)
     assert (found["delta"].get("content", "") if path == "chat" else found["text"]) == text
+
+
+def test_what_waits_for_the_numbers_of_a_prompt_is_said_without_them_at_the_end():
+    """Choice 0 was cut before it had them."""
+    reply = plain_reply("fake", {"stream": True, "n": 3, "echo": True, "logprobs": 1})
+    usage = Usage(num_prompt_tokens=1, num_output_tokens=3, num_cached_tokens=0)
+    last = ChoicePiece(choice=0, piece=piece_of(0, "c").piece, usage=usage)
+    pieces = [piece_of(1, "a"), piece_of(2, "b"), last]
+    said = [reply.events(PromptPiece(prompt=0, each=each)) for each in pieces]
+    assert said[:2] == [b"", b""]
+    events = [json.loads(line[6:]) for line in said[2].split(b"\n\n") if line]
+    found = [choice for event in events for choice in event["choices"]]
+    assert [(choice["index"], choice["text"]) for choice in found] == [(1, "a"), (2, "b"), (0, "c")]

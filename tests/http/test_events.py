@@ -52,7 +52,7 @@ async def test_an_error_after_the_first_event_ends_the_stream(served):
     assert "data: [DONE]" not in lines
 
 
-async def test_an_error_of_a_response_has_a_name(served):
+async def test_an_error_of_a_response_is_an_event_and_a_failed_response(served):
     served.scheduler.behavior.num_before_hold = 3
     body = {"input": "x", "stream": True}
 
@@ -60,8 +60,33 @@ async def test_an_error_of_a_response_has_a_name(served):
         served.front.link.fail_all(Unavailable("the end is near"))
 
     lines = await lines_of(served, RESPONSES, body, after_first=fail)
-    assert lines[-2] == "event: error"
-    assert json.loads(lines[-1].removeprefix("data: "))["error"]["message"] == "the end is near"
+    assert [lines[-4], lines[-2]] == ["event: error", "event: response.failed"]
+    *_, last_delta, error, failed = [
+        json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")
+    ]
+    number = last_delta["sequence_number"]
+    assert error.pop("error")["type"] == "server_error"
+    assert error == {
+        "type": "error",
+        "code": "unavailable",
+        "message": "the end is near",
+        "param": None,
+        "sequence_number": number + 1,
+    }
+    assert (failed["type"], failed["sequence_number"]) == ("response.failed", number + 2)
+    response = failed["response"]
+    assert (response["status"], response["output"]) == ("failed", [])
+    assert response["error"] == {"code": "server_error", "message": "the end is near"}
+
+
+async def test_an_error_before_a_response_has_begun_is_one_event(served):
+    served.scheduler.behavior.num_before_hold = 0
+    body = {"input": "x", "stream": True, "timeout_ms": 300}
+    lines = [line for line in await lines_of(served, RESPONSES, body) if line[0] != ":"]
+    assert lines[0] == "event: error"
+    error = json.loads(lines[1].removeprefix("data: "))
+    assert (error["type"], error["code"], error["sequence_number"]) == ("error", "deadline", 0)
+    assert len(lines) == 2
 
 
 async def test_comments_while_nothing_comes(served):
@@ -160,6 +185,20 @@ async def test_thoughts_and_calls_come_apart_from_the_text(served):
     assert thoughts == "Where is it?"
 
 
+async def test_tokens_of_thoughts_are_counted(served):
+    thoughts = "<think>Where is it?</think>"
+    served.scheduler.behavior.answer = answering(f"{thoughts}\nLet me look.")
+    chat = {"messages": user("weather?")}
+    whole = (await ok(served.http, CHAT, **chat))["usage"]
+    assert whole["completion_tokens_details"] == {"reasoning_tokens": len(thoughts)}
+    options = {"stream_options": {"include_usage": True}}
+    assert (await streamed(served.http, CHAT, **chat, **options))[-1]["usage"] == whole
+    usage = (await ok(served.http, RESPONSES, input="weather?"))["usage"]
+    assert usage["output_tokens_details"] == {"reasoning_tokens": len(thoughts)}
+    plain = await ok(served.http, PLAIN, prompt="weather?")
+    assert plain["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+
+
 async def test_one_call_where_only_one_may_be(served):
     served.scheduler.behavior.answer = answering(f"{CALL}{CALL}")
     body = {"messages": user("weather?"), "tools": [TOOL], "parallel_tool_calls": False}
@@ -169,6 +208,29 @@ async def test_one_call_where_only_one_may_be(served):
     events = await streamed(served.http, CHAT, **body)
     calls = [call for e in events for call in e["choices"][0]["delta"].get("tool_calls", ())]
     assert len(calls) == 1
+
+
+async def test_a_call_that_is_left_out_does_not_end_the_stream(served):
+    def part(submit, text, ending=0):
+        ids = pack_ids(array("I", list(text.encode())))
+        return internal.Output(request_id=submit.request_id, token_ids=ids, ending=ending)
+
+    def say(submit, *args):
+        output = part(submit, *args)
+        served.scheduler.send(internal.AttachResponse(outputs={"outputs": [output]}))
+
+    def first(submit):
+        later = asyncio.get_running_loop().call_later
+        later(0.2, say, submit, CALL)
+        later(0.4, say, submit, "That is all.", internal.ENDING_STOP)
+        return part(submit, CALL)
+
+    served.scheduler.behavior.answer = first
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    body = {"input": "weather?", "tools": [tool], "parallel_tool_calls": False}
+    events = await streamed(served.http, RESPONSES, **body)
+    kinds = [item["type"] for item in events[-1]["response"]["output"]]
+    assert kinds == ["function_call", "message"]
 
 
 async def test_thoughts_stay_in_the_text_where_that_is_asked_for(served):

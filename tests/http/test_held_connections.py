@@ -4,12 +4,16 @@ offers to upgrade."""
 import asyncio
 import json
 import re
+import socket
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from tests.http.ask import PLAIN, raw_connection, raw_request
+from tests.tokenizer_svc.client import wait_until
 from tokenizer_svc.http import connection as connections
-from tokenizer_svc.http.connection import MAX_HEADER_BYTES
+from tokenizer_svc.http.connection import MAX_HEADER_BYTES, BoundedConnection
 
 BODY = b'{"prompt":"a","max_tokens":1}'
 CHUNKED = b"POST %s HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n" % PLAIN.encode()
@@ -106,3 +110,44 @@ async def test_nobody_holds_a_connection_by_a_byte_now_and_then(served, monkeypa
             await asyncio.sleep(0.05)
     writer.close()
     await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_who_leaves_with_another_request_in_line_is_noticed(served):
+    served.scheduler.behavior.num_before_hold = 1
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.front.http_port)
+    body = b'{"prompt":"a","max_tokens":50,"stream":true}'
+    writer.write(raw_request(PLAIN, body))
+    await reader.readuntil(b"data: ")
+    writer.write(LAST)
+    await asyncio.sleep(0.05)
+    writer.close()
+    await wait_until(lambda: len(served.front.live) == 0)
+
+
+@pytest.mark.parametrize("wish", ["connection: close", "connection: keep-alive"])
+async def test_the_end_of_a_reply_is_not_held_for_who_does_not_read_it(wish):
+    made: list[BoundedConnection] = []
+
+    async def app(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        while not made[0].transport.get_write_buffer_size():  # less than would pause it
+            await send({"type": "http.response.body", "body": b"x" * 4096, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(app, timeout_keep_alive=0, log_level="error")
+
+    def connection() -> BoundedConnection:
+        parts = {"config": config, "server_state": ServerState(), "app_state": {}}
+        made.append(BoundedConnection(write_timeout_s=0.1, **parts))
+        return made[0]
+
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(connection, "127.0.0.1", 0)
+    async with server:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(server.sockets[0].getsockname())
+            client.sendall(f"GET / HTTP/1.1\r\nhost: x\r\n{wish}\r\n\r\n".encode())
+            await wait_until(lambda: made and made[0].cycle and made[0].cycle.response_complete)
+            await wait_until(lambda: not made[0].connections)

@@ -140,8 +140,9 @@ async def test_a_prompt_that_is_none_is_named(http, prompt, param):  # field cas
 
 
 @pytest.mark.parametrize("request_id", [None, "mine"])
-async def test_the_id_of_several_prompts_cancels_all_of_them(http, grpc_client, request_id):
-    body = {"max_tokens": 1900, "ignore_eos": True, "stream": True, "request_id": request_id}
+async def test_the_id_of_several_prompts_cancels_all_of_them(served, request_id):
+    served.scheduler.behavior.num_before_hold = 1  # none ends by itself
+    http, body = served.http, {"max_tokens": 50, "stream": True, "request_id": request_id}
     other = {"prompt": ["other"], **body, "request_id": "mine-9"}
     async with http.stream("POST", PLAIN, json=other) as unconcerned:
         lines = unconcerned.aiter_lines()  # kept: without it the client would leave
@@ -150,11 +151,14 @@ async def test_the_id_of_several_prompts_cancels_all_of_them(http, grpc_client, 
         async with http.stream("POST", PLAIN, json=body) as answer:
             said = answer.headers["x-request-id"]
             assert request_id in (None, said)
+            events = (line async for line in answer.aiter_lines() if line)
+            for _ in body["prompt"]:
+                await anext(events)  # one without a token would be an error
             assert await ok(http, "/cancel", request_id=f"{said}-1") == {}
             assert await ok(http, "/cancel", request_id=said) == {}
-            events = [line async for line in answer.aiter_lines() if line]
-        assert len([line for line in events if "cancelled" in line]) == 3
-        assert events[-1] == "data: [DONE]"
+            ends = [event async for event in events]
+        assert len([end for end in ends if "cancelled" in end]) == 3
+        assert ends[-1] == "data: [DONE]"
         error = await refused(http, "/cancel", {"request_id": said}, status=404)
         assert error["code"] == "unknown_request_id"
         assert await ok(http, "/cancel", request_id="mine-9") == {}, "it went on"

@@ -77,10 +77,13 @@ def next_token(prompt: list[int], output: list[int], seed: int | None = None) ->
 
 
 def logprobs_of(output: list[int], start: int, num_top: int) -> pb.LogprobColumns:
-    """Log probabilities of output[start:]; each number tells which token it belongs to."""
+    """Log probabilities of output[start:]; each number tells which token it belongs to.
+
+    Of all tokens, the one at `at` is by its log probability the one of rank -at, modulo all.
+    """
     chosen, top_ids, top_logprobs = array("f"), array("i"), array("f")
     for at in range(start, len(output)):
-        chosen.append(-at - 0.5)
+        chosen.append(-at - (-at % NUM_IDS) / 64)
         top_ids.extend((output[at] + at + rank) % NUM_IDS for rank in range(num_top))
         top_logprobs.extend(-at - rank / 64 for rank in range(num_top))
     return pb.LogprobColumns(

@@ -79,6 +79,32 @@ async def test_calls_and_thoughts_streamed_and_whole(serve: Serve, tokens_per_st
         assert max(len(message.tool_calls) for message in streamed.messages) == 1
 
 
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("answer", "num_reasoning"),
+    [
+        ("<think>\nHm.\n</think>\n\nYes.", len("<think>\nHm.\n</think>")),
+        (" \n<think>Hm.</think>Yes.", len(" \n<think>Hm.</think>")),
+        ("<think></think>", len("<think></think>")),
+        ("<think>Hm. </thi", len("<think>Hm. </thi") + 1),
+        ("Yes. <think>Hm.</think>", 0),
+        ("<thi", 0),
+        ("", 0),
+    ],
+)
+async def test_tokens_of_thoughts_are_counted(
+    serve: Serve, answer: str, num_reasoning: int, tokens_per_step: int
+):
+    served = await serve(tokenizer=Scripted(answer))
+    served.scheduler.behavior = Behavior(tokens_per_step=tokens_per_step)
+    asked = {"chat": chat(separate_reasoning=True), "n": 2}
+    whole = (await unary(served, **asked)).usage
+    assert whole.reasoning_tokens == 2 * num_reasoning
+    assert whole.completion_tokens == 2 * (len(answer) + 1)
+    assert (await stream(served, **asked)).last.usage == whole
+    assert (await unary(served, chat=chat())).usage.reasoning_tokens == 0
+
+
 async def test_what_is_not_asked_for_stays_text(serve: Serve):
     tokenizer = Scripted(TWO_CALLS)
     served = await serve(tokenizer=tokenizer)

@@ -157,6 +157,28 @@ async def test_a_failure_is_the_requests_own_and_not_of_who_brings_the_news(prob
     assert sink.got == []
 
 
+async def test_the_last_piece_may_come_while_another_is_passed_on():
+    sink, output = HandSink(), Output()
+    task = await begin(sink, output)
+    sink.helps_itself = sink.is_ready = False
+    output.receive("a")
+    await asyncio.sleep(0)
+    sink.go_on()
+    output.end()  # before the task has seen that the sink goes on
+    await task
+    assert sink.num_waited == 2
+
+
+async def test_after_a_failure_nothing_more_is_delivered():
+    sink, bad, good = HandSink(), Output(problem=SlowReader("too slow")), Output()
+    task = await begin(sink, bad, good)
+    bad.receive("a")
+    good.receive("b")  # before the task has run
+    with pytest.raises(SlowReader):
+        await task
+    assert sink.got == []
+
+
 async def test_a_sink_that_takes_no_more_ends_the_request():
     sink, output = HandSink(), Output()
     task = await begin(sink, output)

@@ -125,6 +125,21 @@ async def test_who_does_not_read_gives_back_what_he_holds(slow: Served):
     assert (await unary(slow, tokens=script("ok"))).text == "ok"
 
 
+async def test_who_does_not_read_is_cut_without_more_news_of_his_request(slow: Served):
+    slow.scheduler.behavior.num_before_hold = 1
+    request = pb.GenerateRequest(
+        text="x" * 1_000_000, echo=True, sampling=pb.SamplingParams(max_tokens=2)
+    )
+    async with grpc.aio.insecure_channel(slow.address, options=SMALL_WINDOW) as channel:
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
+        await wait_until(lambda: len(slow.front.live) == 1)
+        await slow.idle()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in call:
+                pass
+    assert refusal(caught.value).reason == "SLOW_READER"
+
+
 async def test_who_goes_without_having_read_leaves_nothing(slow: Served):
     request = pb.GenerateRequest(
         text="x" * 1_000_000, echo=True, sampling=pb.SamplingParams(max_tokens=2)

@@ -70,6 +70,10 @@ class OutputParser:
         """Nothing but white space came since the last call."""
         self._is_only_text = False
         """Nothing is looked for any more, and nothing is held back."""
+        self.is_thinking = rules.thoughts is not None and rules.separates_thoughts
+        """Thoughts that are taken out of the text may still come, or have not ended yet."""
+        self.has_thoughts = self.is_thinking and rules.begins_in_thoughts
+        """There are such thoughts."""
         self._reader = self._read()
 
     @property
@@ -116,6 +120,7 @@ class OutputParser:
             yield from text.skip_any(SPACE)
             if not (yield from text.skip(marks.opening)):
                 text.at = 0
+                self.is_thinking = False
                 return
         closing = (marks.closing,)
         if not self._rules.separates_thoughts:
@@ -123,10 +128,12 @@ class OutputParser:
                 yield from text.skip(marks.closing)
                 self._pass_text(text.take())
             return
+        self.has_thoughts = True
         yield from text.skip_any("\n")
         text.take()
         if (yield from self._pass_up_to(closing, self._pass_thought, blank="\n")):
             yield from text.skip(marks.closing)
+            self.is_thinking = False
             yield from text.skip_any("\n")
             text.take()
         else:

@@ -97,6 +97,7 @@ def usage_body(usages: Sequence[Usage]) -> dict[str, Any]:
     """What these requests cost in all."""
     num_prompt = sum(usage.num_prompt_tokens for usage in usages)
     num_output = sum(usage.num_output_tokens for usage in usages)
+    num_reasoning = sum(usage.num_reasoning_tokens for usage in usages)
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_output,
@@ -104,6 +105,7 @@ def usage_body(usages: Sequence[Usage]) -> dict[str, Any]:
         "prompt_tokens_details": {
             "cached_tokens": sum(usage.num_cached_tokens for usage in usages)
         },
+        "completion_tokens_details": {"reasoning_tokens": num_reasoning},
     }
 
 

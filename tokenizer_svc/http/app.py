@@ -79,6 +79,7 @@ def build_app(parts: FrontParts, config: HttpConfig) -> App:
     hints = CacheHints(parts.preheater)
     gateway = Gateway(
         read=read,
+        pool=parts.pool,
         generations=Generations(
             choices=parts.choices, owners=parts.owners, max_prompt_bytes=parts.max_prompt_bytes
         ),

@@ -23,11 +23,13 @@ from tokenizer_svc.http.bodies_chat import ChatBody
 from tokenizer_svc.http.cache_hints import Marks, marks_of
 from tokenizer_svc.http.gateway import Gateway
 from tokenizer_svc.http.generations import Asked
-from tokenizer_svc.http.sse import DONE, EventStream, json_text
+from tokenizer_svc.http.json_reply import json_text, long_json
+from tokenizer_svc.http.sse import DONE, EventStream
 from tokenizer_svc.http.to_request import chat_request, names_of
 from tokenizer_svc.http.token_texts import TokenTexts
 from tokenizer_svc.http.watch import while_connected
-from tokenizer_svc.sink import Collected, Sink, Translated
+from tokenizer_svc.said_aside import SaidAside, is_long, is_long_reply
+from tokenizer_svc.sink import Collected, Sink
 
 
 class ChatCompletions:
@@ -55,10 +57,16 @@ class ChatCompletions:
         pieces: Collected[ChoicePiece] = Collected()
         await while_connected(request.receive, gateway.generations.run(asked, pieces))
         gateway.hints.follow(asked.request, marks)
-        return JSONResponse(reply.whole(whole(pieces.values)), headers=headers)
+        return await gateway.whole(
+            lambda: reply.whole(whole(pieces.values)),
+            is_long=is_long_reply(pieces.values),
+            headers=headers,
+        )
 
     async def _tell(self, reply: "_Reply", asked: Asked, marks: Marks, events: Sink[bytes]) -> None:
-        await self._gateway.generations.run(asked, Translated(reply.events, events))
+        aside = self._gateway.pool.aside
+        told = SaidAside(reply.events, events, is_long=is_long, aside=aside)
+        await self._gateway.generations.run(asked, told)
         self._gateway.hints.follow(asked.request, marks)
         events.put(DONE)
 
@@ -145,11 +153,13 @@ class _Reply:
             "logprobs": self._texts.for_chat(piece.token_ids, piece.logprobs),
             **ending(piece.finish),
         }
-        extra = ""
+        extra = b""
         if piece.prompt_ids is not None and piece.prompt_logprobs is not None:
             prompt = self._texts.for_prompt(piece.prompt_ids, piece.prompt_logprobs)
-            extra = f',"prompt_logprobs":{json_text(prompt)}'
-        return f'{self._head},"choices":[{json_text(choice)}]{extra}{self._tail}'.encode()
+            extra = b',"prompt_logprobs":%b' % long_json(prompt)
+        head, tail = self._head.encode(), self._tail.encode()
+        said = long_json(choice) if is_long(each) else json_text(choice).encode()
+        return b'%b,"choices":[%b]%b%b' % (head, said, extra, tail)
 
     def usage_event(self, usage: Usage) -> bytes:
         """What the stream cost."""

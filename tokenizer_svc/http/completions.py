@@ -17,11 +17,13 @@ from tokenizer_svc.http.answers import Whole, ending, id_header, usage_body, who
 from tokenizer_svc.http.bodies_completions import CompletionBody, OnePrompt, prompts_of
 from tokenizer_svc.http.gateway import Gateway
 from tokenizer_svc.http.generations import Asked, PromptPiece
-from tokenizer_svc.http.sse import DONE, EventStream, event, json_text
+from tokenizer_svc.http.json_reply import json_text
+from tokenizer_svc.http.sse import DONE, EventStream, event
 from tokenizer_svc.http.to_request import completion_request, names_of
 from tokenizer_svc.http.token_texts import CompletionLogprobs, TokenTexts
 from tokenizer_svc.http.watch import while_connected
-from tokenizer_svc.sink import Collected, Sink, Translated
+from tokenizer_svc.said_aside import SaidAside, is_long, is_long_reply
+from tokenizer_svc.sink import Collected, Sink
 from tokenizer_svc.validation import MAX_REQUEST_ID_LENGTH, check_request_id
 
 
@@ -46,8 +48,12 @@ class Completions:
         if body.stream:
             tell = partial(self._tell, request_id, reply, all_asked)
             return EventStream(tell, keep_alive_s=gateway.keep_alive_s, headers=headers)
-        wholes = await while_connected(request.receive, self._wholes(request_id, all_asked))
-        return JSONResponse(reply.whole(wholes), headers=headers)
+        pieces = await while_connected(request.receive, self._pieces(request_id, all_asked))
+        return await gateway.whole(
+            lambda: reply.whole([whole(each) for each in pieces]),
+            is_long=any(map(is_long_reply, pieces)),
+            headers=headers,
+        )
 
     def _asked(self, body: CompletionBody) -> tuple[str, list[Asked]]:
         """The id, and a request for each prompt; each of several has its number behind the id."""
@@ -69,15 +75,18 @@ class Completions:
         if request_id is not None:
             message.request_id = request_id
         names = names_of(body, field_names.completions(prompt.field))
+        if body.echo and body.logprobs is not None:
+            names = (*field_names.names(("prompt_logprobs", "logprobs")), *names)
         return self._gateway.generations.read(message, names)
 
-    async def _wholes(self, request_id: str, all_asked: Sequence[Asked]) -> list[Whole]:
+    async def _pieces(self, request_id: str, all_asked: Sequence[Asked]) -> list[list[ChoicePiece]]:
+        """All of each prompt."""
         pieces: Collected[PromptPiece] = Collected()
         await self._run(request_id, all_asked, pieces)
         kept: list[list[ChoicePiece]] = [[] for _ in all_asked]
         for piece in pieces.values:
             kept[piece.prompt].append(piece.each)
-        return [whole(each) for each in kept]
+        return kept
 
     async def _tell(
         self,
@@ -86,7 +95,9 @@ class Completions:
         all_asked: Sequence[Asked],
         events: Sink[bytes],
     ) -> None:
-        await self._run(request_id, all_asked, Translated(reply.events, events))
+        aside = self._gateway.pool.aside
+        told = SaidAside(reply.events, events, is_long=reply.is_long, aside=aside)
+        await self._run(request_id, all_asked, told)
         if reply.includes_usage:
             events.put(reply.usage_event())
         events.put(DONE)
@@ -175,11 +186,22 @@ class _Reply:
         if each.prompt_ids is not None and each.prompt_logprobs is not None:
             self._prompts[piece.prompt] = each.prompt_ids, each.prompt_logprobs
         waiting = self._waiting[piece.prompt]
-        if self._echoes_logprobs and piece.prompt not in self._prompts:
+        waits = self._echoes_logprobs and piece.prompt not in self._prompts
+        if waits and piece.each.usage is None:
             waiting.append(piece)
             return b""
         self._waiting[piece.prompt] = []
-        return b"".join([self.event(ready) for ready in (piece, *waiting)])
+        # Choice 0's numbers first; where it ended without them, in the order in which they came.
+        ready = [*waiting, piece] if waits else [piece, *waiting]
+        return b"".join([self.event(said) for said in ready])
+
+    def is_long(self, piece: PromptPiece) -> bool:
+        """The event loop has no time for it: it, or what it says of its prompt."""
+        if is_long(piece.each):
+            return True
+        # Each choice begins with the numbers of the prompt.
+        begins = self._echoes_logprobs and self._index(piece) not in self._logprobs
+        return begins and piece.prompt in self._prompts
 
     def usage_event(self) -> bytes:
         """What the stream cost."""
@@ -210,7 +232,9 @@ class _Reply:
         if self._shows_prompt and piece.each.choice == 0 and prompt is not None:
             body["prompt_logprobs"] = self._texts.for_prompt(*prompt)
         envelope = self._envelope | {"choices": [body]}
-        return event(envelope | {"usage": None} if self.includes_usage else envelope)
+        if self.includes_usage:
+            envelope["usage"] = None
+        return event(envelope, is_long=prompt is not None or is_long(piece.each))
 
     def _index(self, piece: PromptPiece) -> int:
         """Which choice of the reply it is of."""

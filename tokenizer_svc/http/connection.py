@@ -12,7 +12,8 @@ from asyncio import TimerHandle
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from radixd.chassis.grpc_server import MAX_CONNECTIONS
 from tokenizer_svc.http.direct_write import offer_direct_write
@@ -56,6 +57,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._is_replaying = False
         self._refusal: HttpRefusal | None = None
         self._is_refused = False
+        self._answered: RequestResponseCycle | None = None
+        """The request whose reply is under way or went last; `cycle` is the last that came."""
         self._header_timer: TimerHandle | None = None
         self._write_timer: TimerHandle | None = None
 
@@ -76,6 +79,11 @@ class BoundedConnection(HttpToolsProtocol):
         _stop(self._header_timer)
         _stop(self._write_timer)
         super().connection_lost(exc)
+        answered = self._answered
+        if answered is not None and not answered.response_complete:
+            # With another request behind it, uvicorn tells that one alone.
+            answered.disconnected = True
+            answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request; what does not end and is no body is counted here."""
@@ -149,17 +157,42 @@ class BoundedConnection(HttpToolsProtocol):
         self._reads_headers, self._num_unread_bytes = True, 0
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """A reply is written, as far as we can; perhaps nobody reads the rest of it."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._time_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No other request has come."""
+        super().timeout_keep_alive_handler()
+        self._time_writing()
+
     def pause_writing(self) -> None:
         """The buffer is full: the client has its time to read from now on."""
         super().pause_writing()
-        loop = asyncio.get_running_loop()
-        self._write_timer = loop.call_later(self._write_timeout_s, self.transport.abort)
+        self._time_writing()
 
     def resume_writing(self) -> None:
         """It has read most of the buffer."""
-        _stop(self._write_timer)
-        self._write_timer = None
+        if not self.transport.is_closing():
+            _stop(self._write_timer)
+            self._write_timer = None
         super().resume_writing()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._time_writing()
+
+    def _time_writing(self) -> None:
+        """Ends the connection in a while; a close waits for the last byte to be read."""
+        if self._write_timer is None:
+            loop = asyncio.get_running_loop()
+            self._write_timer = loop.call_later(self._write_timeout_s, self.transport.abort)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _parse(self, data: bytes) -> None:
         while data or self._awaits_body:
@@ -186,7 +219,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         loop = asyncio.get_running_loop()
-        self._header_timer = loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
+        self._header_timer = loop.call_later(HEADER_TIMEOUT_S, self._close)
 
     def _stop_parsing(self, refusal: HttpRefusal) -> None:
         self._refusal = refusal
@@ -198,7 +231,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._is_refused = True
         cycle: Any = self.cycle  # None before the first request
         if self.pipeline or (cycle and cycle.response_started and not cycle.response_complete):
-            self.transport.close()  # words of ours would stand in the middle of a reply
+            self._close()  # words of ours would stand in the middle of a reply
             return
         if cycle is not None:
             cycle.disconnected = True
@@ -215,7 +248,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.write_eof()
         _stop(self._header_timer)
         loop = asyncio.get_running_loop()
-        self._header_timer = loop.call_later(_LINGER_S, self.transport.close)
+        self._header_timer = loop.call_later(_LINGER_S, self._close)
 
 
 def _too_large() -> HttpRefusal:

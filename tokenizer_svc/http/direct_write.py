@@ -10,7 +10,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 DirectWriter = Callable[[bytes], bool]
-"""Writes a part of the body now; False: it cannot, and `send` is to wait until it can."""
+"""Writes a part of the body, not empty, now; False: it cannot, and `send` waits until it can."""
 
 _EXTENSION = "radixd.direct_write"
 
@@ -32,7 +32,7 @@ def offer_direct_write(cycle: RequestResponseCycle) -> None:
 
 def direct_writer(scope: Scope) -> DirectWriter:
     """That of this request's connection."""
-    found: DirectWriter = scope.get("extensions", {}).get(_EXTENSION, _never)
+    found: DirectWriter = (scope.get("extensions") or {}).get(_EXTENSION, _never)
     return found
 
 

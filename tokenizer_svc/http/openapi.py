@@ -161,6 +161,7 @@ def _reply_schemas() -> dict[str, Any]:
         completion_tokens=_COUNT,
         total_tokens=_COUNT,
         prompt_tokens_details=_object(cached_tokens=_COUNT),
+        completion_tokens_details=_object(reasoning_tokens=_COUNT),
     )
     choice = _object(index=_COUNT, finish_reason={"enum": ["stop", "length", "tool_calls"]})
     prefix = _object(num_tokens=_COUNT, cached_tokens=_COUNT, computed_tokens=_COUNT)

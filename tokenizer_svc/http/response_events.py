@@ -6,8 +6,12 @@ A whole reply is what the last event of the same output says.
 from collections.abc import Iterator
 from typing import Any
 
+from tokenizer_svc.http.json_reply import LazyList
 from tokenizer_svc.http.sse import event
 from tokenizer_svc.tokenizers.tokenizer import ToolCall
+
+_LONG_LOGPROBS = 64
+"""Of tokens, each with the likeliest in its place."""
 
 _TEXT, _REASONING = "output_text", "reasoning_text"
 
@@ -15,20 +19,37 @@ _TEXT, _REASONING = "output_text", "reasoning_text"
 class ResponseOutput:
     """Items in the order in which they begin; one of text at most is open."""
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, *, is_told: bool) -> None:
+        """`is_told`: there are events; else only the items are wanted."""
         self._response_id = response_id
+        self._is_told = is_told
         self._num_events = 0
         self._open: str | None = None
         """What the last item collects, until it is closed."""
         self._parts: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
+        self._num_logprobs = 0
+        """Of tokens, in all items."""
         self.items: list[dict[str, Any]] = []
 
     def named(self, event_name: str, **fields: Any) -> bytes:
-        """An event of this stream, with its number."""
+        """An event of this stream, with its number; nothing where there are none."""
+        if not self._is_told:
+            return b""
         number = self._num_events
         self._num_events += 1
-        return event({"type": event_name, "sequence_number": number, **fields}, name=event_name)
+        body = {"type": event_name, "sequence_number": number, **fields}
+        return event(body, name=event_name, is_long=self.is_long)
+
+    @property
+    def is_long(self) -> bool:
+        """The event loop has no time to write all of it."""
+        return self._num_logprobs > _LONG_LOGPROBS
+
+    @property
+    def closed_items(self) -> list[dict[str, Any]]:
+        """Those that are complete."""
+        return self.items if self._open is None else self.items[:-1]
 
     @property
     def is_in_text(self) -> bool:
@@ -40,8 +61,10 @@ class ResponseOutput:
         yield from self._open_as(_TEXT)
         self._parts.append(delta)
         self._logprobs += logprobs
+        self._num_logprobs += len(logprobs)
+        lazy = LazyList(lambda: logprobs)
         yield self._of_part(
-            "response.output_text.delta", content_index=0, delta=delta, logprobs=logprobs
+            "response.output_text.delta", content_index=0, delta=delta, logprobs=lazy
         )
 
     def reasoning(self, delta: str) -> Iterator[bytes]:
@@ -73,7 +96,8 @@ class ResponseOutput:
         """Ends the item that is open, if one is."""
         if self._open is None:
             return
-        kind, text, logprobs = self._open, "".join(self._parts), self._logprobs
+        entries = self._logprobs
+        kind, text, logprobs = self._open, "".join(self._parts), LazyList(lambda: entries)
         self._open, self._parts, self._logprobs = None, [], []
         item, part = self.items[-1], _part(kind, text, logprobs)
         item["content"] = [part]
@@ -106,7 +130,7 @@ class ResponseOutput:
         self.items.append(item)
         yield self._of_item("response.output_item.added", item=item)
         if kind == _TEXT:
-            part = _part(kind, "", [])
+            part = _part(kind, "", LazyList(list))
             yield self._of_part("response.content_part.added", content_index=0, part=part)
 
     def _of_item(self, name: str, *, item: dict[str, Any]) -> bytes:
@@ -120,6 +144,6 @@ class ResponseOutput:
         return f"{prefix}_{self._response_id}_{len(self.items)}"
 
 
-def _part(kind: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+def _part(kind: str, text: str, logprobs: LazyList) -> dict[str, Any]:
     part: dict[str, Any] = {"type": kind, "text": text}
     return part | {"annotations": [], "logprobs": logprobs} if kind == _TEXT else part

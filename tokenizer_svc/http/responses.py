@@ -6,15 +6,16 @@ from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
+from protos.errors import RadixdError
 from tokenizer_svc.delivery import ChoicePiece, Usage
 from tokenizer_svc.generate import Piece
 from tokenizer_svc.http import field_names
 from tokenizer_svc.http.answers import ending, id_header, usage_body
 from tokenizer_svc.http.bodies import DEFAULT_TEMPERATURE
 from tokenizer_svc.http.bodies_responses import ResponseBody
+from tokenizer_svc.http.errors import error_body, status_of
 from tokenizer_svc.http.gateway import Gateway
 from tokenizer_svc.http.generations import Asked
 from tokenizer_svc.http.response_events import ResponseOutput
@@ -22,7 +23,11 @@ from tokenizer_svc.http.response_request import response_request
 from tokenizer_svc.http.sse import EventStream
 from tokenizer_svc.http.token_texts import TokenTexts
 from tokenizer_svc.http.watch import while_connected
-from tokenizer_svc.sink import Discarded, Sink, Translated
+from tokenizer_svc.said_aside import SaidAside, is_long
+from tokenizer_svc.sink import Discarded, Sink
+
+_FAILURES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+"""By status; OpenAI has a closed list of them."""
 
 
 class Responses:
@@ -41,16 +46,20 @@ class Responses:
         headers = id_header(asked.request.request_id)
         if not body.stream:
             await while_connected(request.receive, self._tell(reply, asked, Discarded()))
-            return JSONResponse(reply.body, headers=headers)
+            return await gateway.whole(
+                lambda: reply.body, is_long=reply.is_long_whole, headers=headers
+            )
         return EventStream(
             partial(self._tell, reply, asked),
             keep_alive_s=gateway.keep_alive_s,
             headers=headers,
-            names_errors=True,
+            say_error=reply.error_events,
         )
 
     async def _tell(self, reply: "_Reply", asked: Asked, events: Sink[bytes]) -> None:
-        await self._gateway.generations.run(asked, Translated(reply.events, events))
+        aside = self._gateway.pool.aside
+        told = SaidAside(reply.events, events, is_long=reply.is_long, aside=aside)
+        await self._gateway.generations.run(asked, told)
 
 
 class _Reply:
@@ -60,7 +69,7 @@ class _Reply:
         self._texts = texts
         self._most_calls = 1 if body.parallel_tool_calls is False else None
         self._num_calls = 0
-        self._output = ResponseOutput(asked.request.request_id)
+        self._output = ResponseOutput(asked.request.request_id, is_told=body.stream is True)
         self._is_open = False
         sampling = asked.request.sampling
         self.body: dict[str, Any] = {
@@ -91,6 +100,34 @@ class _Reply:
             "seed": sampling.seed,
         }
 
+    @property
+    def is_long_whole(self) -> bool:
+        """The event loop has no time to write all of it."""
+        return self._output.is_long
+
+    def is_long(self, each: ChoicePiece) -> bool:
+        """The event loop has no time for it; the last one says all again."""
+        return is_long(each) or (each.usage is not None and self.is_long_whole)
+
+    def error_events(self, error: RadixdError) -> bytes:
+        """What ends a stream that has begun, as OpenAI's servers say it.
+
+        Its documents have the fields of the first event at the top, its clients raise where there
+        is an `error`; both are there.
+        """
+        said = error_body(error)
+        fields = {name: said["error"][name] for name in ("code", "message", "param")}
+        first = self._output.named("error", **fields, **said)
+        if not self._is_open:
+            return first
+        code = _FAILURES.get(status_of(error), "server_error")
+        self.body |= {
+            "status": "failed",
+            "error": {"code": code, "message": fields["message"]},
+            "output": self._output.closed_items,
+        }
+        return first + self._output.named("response.failed", response=self.body)
+
     def events(self, each: ChoicePiece) -> bytes:
         """What this piece lets be said."""
         return b"".join(self._events(each))
@@ -107,7 +144,7 @@ class _Reply:
     def _said(self, piece: Piece) -> Iterator[bytes]:
         if piece.reasoning_text:
             yield from self._output.reasoning(piece.reasoning_text)
-        logprobs = self._texts.entries(piece.token_ids, piece.logprobs)
+        logprobs = list(self._texts.entries(piece.token_ids, piece.logprobs))
         if piece.text or (logprobs and self._output.is_in_text):
             yield from self._output.text(piece.text, logprobs)
         for call in piece.tool_calls[: self._room_for_calls()]:
@@ -134,7 +171,7 @@ class _Reply:
                 "input_tokens": costs["prompt_tokens"],
                 "input_tokens_details": costs["prompt_tokens_details"],
                 "output_tokens": costs["completion_tokens"],
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": costs["completion_tokens_details"],
                 "total_tokens": costs["total_tokens"],
             },
         }

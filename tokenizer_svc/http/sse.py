@@ -5,7 +5,6 @@ or with the first comment, as nobody in between is to take a long prompt for a d
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from protos.errors import InternalFault, RadixdError
 from tokenizer_svc.http.direct_write import direct_writer
 from tokenizer_svc.http.errors import error_body
+from tokenizer_svc.http.json_reply import PART_BYTES, json_text, long_json, parts_of
 from tokenizer_svc.http.watch import while_connected
 from tokenizer_svc.sink import Sink
 
@@ -29,19 +29,11 @@ _HEADERS = (
 
 log = structlog.get_logger()
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-"""One for all: `json.dumps` makes itself a new one for every call with options."""
 
-
-def json_text(value: object) -> str:
-    """Compact JSON, with characters as they are."""
-    return _ENCODER.encode(value)
-
-
-def event(body: Mapping[str, Any], *, name: str | None = None) -> bytes:
-    """One event."""
-    line = f"data: {json_text(body)}\n\n"
-    return (line if name is None else f"event: {name}\n{line}").encode()
+def event(body: Mapping[str, Any], *, name: str | None = None, is_long: bool = False) -> bytes:
+    """One event; a long one is written with pauses."""
+    line = b"data: %b\n\n" % (long_json(body) if is_long else json_text(body).encode())
+    return line if name is None else b"event: %b\n%b" % (name.encode(), line)
 
 
 class EventStream:
@@ -53,13 +45,13 @@ class EventStream:
         *,
         keep_alive_s: float,
         headers: Mapping[str, str],
-        names_errors: bool = False,
+        say_error: Callable[[RadixdError], bytes] | None = None,
     ) -> None:
-        """`tell` puts all events; `names_errors`: an error's event has the name `error`."""
+        """`tell` puts all events; `say_error` makes those of an error that ends the stream."""
         self._tell = tell
         self._keep_alive_s = keep_alive_s
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self._error_name = "error" if names_errors else None
+        self._say_error = say_error or (lambda error: event(error_body(error)))
         self._is_open = False
         self._said_s = 0.0
         self.is_ready = True
@@ -91,8 +83,10 @@ class EventStream:
 
     def put(self, data: bytes, /) -> bool:
         """Writes it, where the client keeps up; else it waits."""
+        if not data:
+            return True  # as a chunk, nothing would be the end of the reply
         self._said_s = self._now_s()
-        if self.is_ready and self._write_now(data):
+        if self.is_ready and len(data) <= PART_BYTES and self._write_now(data):
             return True
         self.is_ready = False
         self._waiting.append(data)
@@ -102,9 +96,10 @@ class EventStream:
         """Returns once what waited is written, which is when the client has read enough."""
         async with self._turn:
             while self._waiting:
-                data = b"".join(self._waiting)
-                self._waiting.clear()
-                await self._say(data)
+                num_said = len(self._waiting)
+                await self._say(b"".join(self._waiting))
+                # Only now: whoever waits here for others as well may be cancelled.
+                del self._waiting[:num_said]
             self.is_ready = True
 
     async def _send_all(self) -> None:
@@ -122,11 +117,12 @@ class EventStream:
     def _end_with(self, error: RadixdError) -> None:
         if not self._is_open:
             raise error
-        self.put(event(error_body(error), name=self._error_name))
+        self.put(self._say_error(error))
 
     async def _say(self, data: bytes) -> None:
         if not self._is_open:
-            self._is_open = True
             headers = [*_HEADERS, *self._headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._is_open = True
+        for part in parts_of(data):
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})

@@ -1,10 +1,14 @@
 """Log probabilities as OpenAI writes them: with the text and the bytes of every token."""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, islice
 from typing import Any
 
 from protos.plan import LogprobColumns
+from tokenizer_svc.http.json_reply import LazyList
+from tokenizer_svc.long_replies import SLICE_IDS, in_slices
+from tokenizer_svc.token_log import Row, rows
 from tokenizer_svc.tokenizers.tokenizer import Tokenizer
 
 _MAX_KEPT = 1 << 16
@@ -25,28 +29,26 @@ class TokenTexts:
         """The `logprobs` of a choice of a chat completion; None where there are none."""
         if columns is None:
             return None
-        return {"content": self.entries(ids, columns), "refusal": None}
+        return {"content": LazyList(lambda: self.entries(ids, columns)), "refusal": None}
 
-    def entries(self, ids: Sequence[int], columns: LogprobColumns | None) -> list[dict[str, Any]]:
+    def entries(self, ids: Sequence[int], columns: LogprobColumns | None) -> Iterator[Any]:
         """One for each token, with the likeliest in its place; none where there are no columns."""
-        return [
-            self._entry(token_id, logprob)
-            | {"top_logprobs": [self._entry(*each) for each in likeliest]}
-            for token_id, logprob, likeliest in rows(ids, columns)
-        ]
+        for token_id, logprob, likeliest in rows(ids, columns):
+            top = {"top_logprobs": [self._entry(*each) for each in likeliest]}
+            yield self._entry(token_id, logprob) | top
 
-    def for_prompt(self, ids: Sequence[int], columns: LogprobColumns) -> list[Any]:
+    def for_prompt(self, ids: Sequence[int], columns: LogprobColumns) -> LazyList:
         """The `prompt_logprobs` of a reply: null for the first token, by id for the others."""
-        found: list[Any] = [None]
+        return LazyList(lambda: self._of_prompt(ids, columns))
+
+    def _of_prompt(self, ids: Sequence[int], columns: LogprobColumns) -> Iterator[Any]:
+        yield None
         for token_id, logprob, likeliest in rows(ids[1:], columns):
             by_id = {token_id: logprob} | dict(likeliest)
-            found.append(
-                {
-                    str(each): {"logprob": value, "decoded_token": self.text(each)}
-                    for each, value in by_id.items()
-                }
-            )
-        return found
+            yield {
+                str(each): {"logprob": value, "decoded_token": self.text(each)}
+                for each, value in by_id.items()
+            }
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         text, data = self._of(token_id)
@@ -80,47 +82,32 @@ class CompletionLogprobs:
 
         None: there are no tokens but the prompt's.
         """
-        part: dict[str, Any] = {
-            "tokens": [],
-            "token_logprobs": [],
-            "top_logprobs": [],
-            "text_offset": [],
-        }
+        said: list[tuple[Sequence[int], LogprobColumns]] = []
+        if columns is not None:
+            said.append((ids, columns))
+        first: tuple[int, ...] = ()
         if echoed is not None:
             prompt_ids, prompt_columns = echoed
-            self._add(part, prompt_ids[0], None, None)
-            for row in rows(prompt_ids[1:], prompt_columns):
-                self._add(part, *row)
-        for row in rows(ids, columns):
-            self._add(part, *row)
-        return part
+            first, said = (prompt_ids[0],), [(prompt_ids[1:], prompt_columns), *said]
+        nothing = [None] * len(first)
 
-    def _add(
-        self,
-        part: dict[str, Any],
-        token_id: int,
-        logprob: float | None,
-        likeliest: list[tuple[int, float]] | None,
-    ) -> None:
-        text = self._texts.text(token_id)
-        part["tokens"].append(text)
-        part["token_logprobs"].append(logprob)
-        part["top_logprobs"].append(
-            None
-            if likeliest is None
-            else {self._texts.text(each): value for each, value in likeliest}
-        )
-        part["text_offset"].append(self._offset)
-        self._offset += len(text)
+        def of_rows(take: Callable[[Row], Any]) -> LazyList:
+            return LazyList(lambda: chain(nothing, (take(r) for each in said for r in rows(*each))))
 
+        begins = self._offset
+        tokens = [*first, *(i for each in said for i in each[0])]
+        for part in in_slices(tokens, SLICE_IDS):
+            self._offset += sum([len(self._texts.text(each)) for each in part])
+        return {
+            "tokens": LazyList(lambda: map(self._texts.text, tokens)),
+            "token_logprobs": of_rows(lambda row: row[1]),
+            "top_logprobs": of_rows(self._likeliest),
+            "text_offset": LazyList(lambda: self._offsets(tokens, begins)),
+        }
 
-def rows(
-    ids: Sequence[int], columns: LogprobColumns | None
-) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
-    """Of each token: its id, its log probability, and the likeliest with theirs."""
-    if columns is None or not ids:
-        return
-    num_top = len(columns.top_ids) // len(ids)
-    tops = list(zip(columns.top_ids, columns.top_logprobs, strict=True))
-    for at, (token_id, logprob) in enumerate(zip(ids, columns.chosen, strict=True)):
-        yield token_id, logprob, tops[at * num_top : at * num_top + num_top]
+    def _likeliest(self, row: Row) -> dict[str, float]:
+        return {self._texts.text(each): value for each, value in row[2]}
+
+    def _offsets(self, tokens: Sequence[int], begins: int) -> Iterator[int]:
+        lengths = (len(self._texts.text(each)) for each in tokens)
+        return islice(accumulate(lengths, initial=begins), len(tokens))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
 from protos.errors import InvalidRequest
@@ -16,8 +16,8 @@ from tokenizer_svc.http.bodies import Body, Int64
 from tokenizer_svc.http.bodies_chat import ChatMessageBody, TemplateFields
 from tokenizer_svc.http.field_names import in_words_of
 from tokenizer_svc.http.json_body import BodyReader
+from tokenizer_svc.http.json_reply import JsonReply, json_text
 from tokenizer_svc.http.models import Models
-from tokenizer_svc.http.sse import json_text
 from tokenizer_svc.http.to_request import chat_prompt
 from tokenizer_svc.long_replies import SLICE_IDS, json_ids
 from tokenizer_svc.tokenizer_pool import TokenizerPool
@@ -68,7 +68,7 @@ class Tokens:
             else await self._pool.aside(lambda: json_ids(ids))
         )
         content = b'{"tokens":%b,%b' % (tokens, rest[1:].encode())
-        return Response(content, media_type="application/json")
+        return JsonReply(content)
 
     async def detokenize(self, request: Request) -> ASGIApp:
         """The text of these ids with nothing before them; also under vLLM's name for it."""

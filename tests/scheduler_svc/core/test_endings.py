@@ -57,6 +57,24 @@ def test_cancel_in_the_queue_computes_nothing():  # field case 56
     assert bench.core.counters()["computed_tokens"] == 5 + 9 + 7 + 2
 
 
+@DEPTHS
+def test_hits_of_those_who_leave_the_queue_can_be_evicted(depth):  # field case 61, in the pool
+    bench = Bench(N=128, r=1, c=64, L=128, depth=depth, waiting_order="lpm")
+    stem = letters(80)
+    bench.ask("warm", stem, 1)
+    bench.submit("busy", letters(4, seed=9), 8)
+    bench.step()
+    for i in range(10):
+        bench.submit(f"x{i}", stem + letters(4, seed=20 + i), 4)
+    bench.step()
+    for i in range(10):
+        bench.cancel(f"x{i}")
+    bench.run()
+    bench.ask("large", letters(110, seed=2), 4)  # nothing fits beside it but the stem's eviction
+    assert bench.endings["large"].ending is Ending.LENGTH
+    invariants.check_idle(bench.core)
+
+
 def test_turn_after_an_abandoned_one():  # field case 57
     bench, prompt = Bench(), letters(12)
     bench.submit("turn", prompt, 50)
