@@ -59,6 +59,14 @@ def test_a_trailer_is_no_header(stack):
     assert replies(stack, CHUNKED + b"\r\n" + WHOLE + trailers + LAST)[0] == [b"200", b"200"]
 
 
+def test_requests_in_line_behind_one_are_not_without_end(stack):
+    asked = raw_request(PLAIN, b'{"prompt":"a","max_tokens":200,"stream":true}')
+    few = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20
+    assert replies(stack, asked, few + LAST)[0] == [b"200"] * 22
+    statuses, _ = replies(stack, asked, few * 100)
+    assert len(statuses) < 40  # closed in the middle, as no refusal may stand there
+
+
 @pytest.mark.parametrize("is_split", [False, True])
 def test_who_offers_to_upgrade_is_answered_as_he_is(stack, is_split):
     """Java's own client offers HTTP/2 with its first request, whatever that is."""

@@ -30,7 +30,8 @@ _LINGER_S = 2.0
 """Time a refused client has to stop writing and read why."""
 SEND_BUFFER_BYTES = 64 << 10
 """Of one connection; who lets it fill up has the write timeout to take it."""
-
+MOST_IN_LINE = 32
+"""Requests of one connection that wait for the reply before theirs."""
 SYSTEM_BUFFER_BYTES = 256 << 10
 """Of one connection, in the system, which may double it; thousands of tokens a second fit."""
 
@@ -142,6 +143,9 @@ class BoundedConnection(HttpToolsProtocol):
         _stop(self._header_timer)
         self._header_timer = None
         super().on_headers_complete()
+        if len(self.pipeline) > MOST_IN_LINE:
+            text = f"more than {MOST_IN_LINE} requests wait in line"
+            self._stop_parsing(HttpRefusal(400, "too_many_in_line", text))
         self._awaits_body = self.parser.should_upgrade() and bool(self._body_headers())
         offer_direct_write(self.cycle)
 
