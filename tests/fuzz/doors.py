@@ -21,6 +21,9 @@ NUM_GRPC_CALLERS = 6
 NUM_HTTP_CALLERS = 4
 MAX_GROWTH_BYTES = 160 << 20
 """Memory that one service may hold more after the noise than before it; caches fill up once."""
+RESTORE_S = 5.0
+"""Noise sets policies too, and with some, two tokens a step for instance, a large call takes minutes
+by right; so none of them stays longer than this."""
 _PROMPT = "the same question"
 _BAD_LINE = re.compile(
     r'"level": "(error|critical)"|Traceback|Exception|never retrieved|never awaited|call_failed'
@@ -36,6 +39,7 @@ async def fuzz(stack: Stack, *, seconds: float, seed: int) -> tuple[str, list[st
         grpc_heard, http_heard, schema_heard = Heard(), Heard(), Heard()
         until_s = time.monotonic() + seconds
         await asyncio.gather(
+            _restore_policies(client, policies, until_s),
             run_schemathesis(_url(stack), seed=seed, seconds=seconds, heard=schema_heard),
             *(
                 call_at_random(stack.address, seed=f"{seed}-{i}", until_s=until_s, heard=grpc_heard)
@@ -77,6 +81,12 @@ async def _good_answers(stack: Stack, client: Client) -> Sequence[object]:
         reply = (await http.post("/v1/completions", json=body)).json()
     usage = reply["usage"]["completion_tokens"]
     return tokens, last.finish_reason, reply["choices"][0]["text"], usage
+
+
+async def _restore_policies(client: Client, policies: policy_pb2.Policies, until_s: float) -> None:
+    while time.monotonic() < until_s:
+        await client.admin.SetPolicy(admin_pb2.SetPolicyRequest(policies=policies))
+        await asyncio.sleep(RESTORE_S)
 
 
 async def _books_faults(client: Client, policies: policy_pb2.Policies) -> list[str]:

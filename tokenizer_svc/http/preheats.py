@@ -25,7 +25,8 @@ _LEVELS = {"none": pb.PIN_LEVEL_NONE, "soft": pb.PIN_LEVEL_SOFT, "hard": pb.PIN_
 class ChatPrefix(TemplateFields):
     """The beginning of a conversation."""
 
-    messages: list[ChatMessageBody] = Field(json_schema_extra={"minItems": 1})
+    messages: list[ChatMessageBody]
+    """Without any the prefix fails, by itself like any other that cannot be computed."""
 
 
 def as_chat(value: object) -> object:
