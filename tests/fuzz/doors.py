@@ -22,7 +22,7 @@ NUM_HTTP_CALLERS = 4
 MAX_GROWTH_BYTES = 160 << 20
 """Memory that one service may hold more after the noise than before it; caches fill up once."""
 RESTORE_S = 5.0
-"""Noise sets policies too, and with some, two tokens a step for instance, a large call takes minutes
+"""Noise sets policies too, and with some, two tokens a step for instance, a big call takes minutes
 by right; so none of them stays longer than this."""
 _PROMPT = "the same question"
 _BAD_LINE = re.compile(
