@@ -1,0 +1,105 @@
+"""What attention is given: a pool and its page tables, a batch cut into items, a layer's rules.
+
+Not here: how a batch is cut, which its caller decides; any arithmetic.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.kv_codes import KvKind
+
+ITEM_FIELDS = 8
+"""int32 fields of a work item: first query token, number of query tokens, offset of its page table,
+first position, one past the last position, position of its first query token (NOT_CAUSAL: they see
+the whole range), first partial row (NO_PARTIAL: it writes the result), and one unused."""
+NOT_CAUSAL = 1 << 30
+NO_PARTIAL = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedKv:
+    """One layer's pool, and which pages each sequence has."""
+
+    keys: torch.Tensor
+    """[slots, kv_heads, head_dim], the last two contiguous; coded as `kind` says."""
+    values: torch.Tensor
+    page_table: torch.Tensor
+    """int32 [entries]: pages of sequences, one behind the other; an item knows its own."""
+    page_size: int = 1
+    """Slots of a page: position p is in slot table[p // page_size] * page_size + p % page_size."""
+    kind: KvKind = "none"
+    key_scale: torch.Tensor | None = None
+    """float32 [slots, kv_heads] for coded pools."""
+    value_scale: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkItems:
+    """How a batch is cut.  All tensors on the device; items past num_items are never read."""
+
+    items: torch.Tensor
+    """int32 [capacity, ITEM_FIELDS]"""
+    num_items: torch.Tensor
+    """int32 [1]"""
+    merge_start: torch.Tensor
+    """int32 [tokens + 1]: partial rows of token t are merge_rows[merge_start[t]:merge_start[t+1]];
+    none for tokens that an item writes, and for tokens of no item, whose result stays as it is."""
+    merge_rows: torch.Tensor
+    """int32 [partial rows named]"""
+    num_partials: int
+    """Partial rows there is room for; 0: no item is partial."""
+    block_queries: int
+    """Rows of the score matrix of an item: most query tokens of an item * groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRules:
+    """What a layer asks besides softmax(q k / sqrt(d)) v."""
+
+    scale: float
+    """Of scores, before the cap."""
+    window: int = 0
+    """A query sees this many positions, itself the last; 0: all."""
+    soft_cap: float = 0.0
+    """Scores x become cap * tanh(x / cap); 0: they do not."""
+
+
+def check_inputs(
+    query: torch.Tensor,
+    kv: PagedKv,
+    work: WorkItems,
+    out: torch.Tensor | None,
+    lse: torch.Tensor | None,
+) -> None:
+    """Refuses what an attention kernel would read wrongly.
+
+    Raises:
+        ValueError: shapes, types or strides do not go together; names which.
+    """
+    if query.ndim != 3 or kv.keys.ndim != 3:
+        raise ValueError(f"query {tuple(query.shape)}, keys {tuple(kv.keys.shape)}: not 3-D")
+    num_tokens, num_heads, head_dim = query.shape
+    if kv.keys.shape != kv.values.shape or kv.keys.shape[2] != head_dim:
+        raise ValueError(
+            f"keys {tuple(kv.keys.shape)}, values {tuple(kv.values.shape)} for heads of {head_dim}"
+        )
+    if num_heads % kv.keys.shape[1]:
+        raise ValueError(f"{num_heads} heads do not divide among {kv.keys.shape[1]} KV heads")
+    groups = num_heads // kv.keys.shape[1]
+    if work.block_queries < groups or work.block_queries & (work.block_queries - 1):
+        raise ValueError(f"block_queries {work.block_queries} is no power of 2 from {groups} on")
+    if work.items.shape[1:] != (ITEM_FIELDS,) or work.items.dtype != torch.int32:
+        raise ValueError(f"items {tuple(work.items.shape)} {work.items.dtype}: not int32 [n, 8]")
+    if work.num_partials and len(work.merge_start) != num_tokens + 1:
+        raise ValueError(f"merge_start has {len(work.merge_start)}, not {num_tokens + 1} entries")
+    scales = (kv.key_scale, kv.value_scale)
+    if any((scale is None) != (kv.kind == "none") for scale in scales):
+        raise ValueError(f"a pool of kind {kv.kind} with scales {scales}")
+    if any(scale is not None and scale.shape != kv.keys.shape[:2] for scale in scales):
+        raise ValueError(f"scales are not {tuple(kv.keys.shape[:2])}")
+    for name, tensor in (("query", query), ("keys", kv.keys), ("values", kv.values), ("out", out)):
+        if tensor is not None and tensor.stride()[1:] != (head_dim, 1):
+            raise ValueError(f"{name}: heads of a token do not lie one behind the other")
+    if lse is not None and (lse.shape != (num_tokens, num_heads) or not lse.is_contiguous()):
+        raise ValueError(f"lse {tuple(lse.shape)}: not [{num_tokens}, {num_heads}] contiguous")

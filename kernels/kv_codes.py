@@ -1,0 +1,95 @@
+"""How keys and values are coded in the pool: as they are, int8, or fp8, with a scale for each head.
+
+    kind    storage  value of a code            scale [slots, kv_heads] float32
+    "none"  floats   the number                 none
+    "int8"  int8     code * scale               largest magnitude / 127
+    "fp8"   uint8    e4m3fn(code) * scale       largest magnitude / 448
+
+fp8 is coded by integer operations on bytes, because sm_80 has no such type and the interpreter
+rounds it wrongly.  Device functions for the other kernels, and their plain-torch reference.
+"""
+
+from typing import Literal
+
+import torch
+import triton
+import triton.language as tl
+
+KvKind = Literal["none", "int8", "fp8"]
+
+LARGEST_INT8 = tl.constexpr(127.0)
+LARGEST_FP8 = tl.constexpr(448.0)
+LEAST_MAGNITUDE = tl.constexpr(1e-8)
+"""A head of zeros has this one, so that its scale is not zero."""
+FP8_FACTOR = tl.constexpr(256.0)
+"""What `fp8_over_factor` leaves to its caller's scale."""
+
+
+@triton.jit
+def rounded(x):
+    """Nearest integer, halves to even, of float32 below 2**22 in magnitude."""
+    magic = 12582912.0  # 1.5 * 2**23: at this size the last bit of a float32 is worth one
+    return (x + magic) - magic
+
+
+@triton.jit
+def fp8_code(x):
+    """float32 to the byte of e4m3fn: to nearest, halves to even, beyond 448 to 448."""
+    sign = (x.to(tl.uint32, bitcast=True) >> 24) & 0x80
+    magnitude = tl.minimum(tl.abs(x), LARGEST_FP8)
+    bits = magnitude.to(tl.uint32, bitcast=True)
+    # Twenty bits of the mantissa go; half of them less one, and the last kept bit, round to even.
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    # Below 2**-6 codes are multiples of 2**-9; adding 2**23 rounds to one.
+    small = (magnitude * 512.0 + 8388608.0).to(tl.uint32, bitcast=True) & 0xF
+    return (sign | tl.where(magnitude < 0.015625, small, normal)).to(tl.uint8)
+
+
+@triton.jit
+def fp8_over_factor(code):
+    """The value of an e4m3fn byte over FP8_FACTOR, as float16, exactly.
+
+    Both have four bits of mantissa and differ in the bias of the exponent, by 8.
+    """
+    wide = code.to(tl.uint16)
+    return (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def scale_of(x, KIND: tl.constexpr):
+    """The scale of a head's numbers [BLOCK_D] float32, where those beyond the head are 0."""
+    largest = tl.maximum(tl.max(tl.abs(x), 0), LEAST_MAGNITUDE)
+    return largest / (LARGEST_INT8 if KIND == "int8" else LARGEST_FP8)
+
+
+@triton.jit
+def coded(x, scale, KIND: tl.constexpr):
+    """The codes of float32 numbers under a scale."""
+    return rounded(x / scale).to(tl.int8) if KIND == "int8" else fp8_code(x / scale)
+
+
+def storage_dtype(kind: KvKind, dtype: torch.dtype) -> torch.dtype:
+    """What a pool of this kind holds, where it holds floats of `dtype` if not coded."""
+    return {"none": dtype, "int8": torch.int8, "fp8": torch.uint8}[kind]
+
+
+def encode(x: torch.Tensor, kind: KvKind) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Reference: codes of [..., head_dim], and their scales [...] float32; none: x and None."""
+    if kind == "none":
+        return x, None
+    wide = x.float()
+    largest = wide.abs().amax(-1).clamp_min(LEAST_MAGNITUDE.value)
+    if kind == "int8":
+        scale = largest / LARGEST_INT8.value
+        return (wide / scale[..., None]).round().to(torch.int8), scale
+    scale = largest / LARGEST_FP8.value
+    limited = (wide / scale[..., None]).clamp(-LARGEST_FP8.value, LARGEST_FP8.value)
+    return limited.to(torch.float8_e4m3fn).view(torch.uint8), scale
+
+
+def decode(codes: torch.Tensor, scale: torch.Tensor | None, kind: KvKind) -> torch.Tensor:
+    """Reference: the numbers [..., head_dim] float32 of codes and their scales [...]."""
+    if kind == "none" or scale is None:
+        return codes.float()
+    values = codes.float() if kind == "int8" else codes.view(torch.float8_e4m3fn).float()
+    return values * scale[..., None]

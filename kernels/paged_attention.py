@@ -1,0 +1,376 @@
+"""Attention over a paged pool of keys and values: decode, extend, cascade and verify in one kernel.
+
+A batch is cut into work items, each a run of query tokens against a range of positions of one page
+table.  Where a token's context is one item, the item writes the result; where it is several (split
+context, shared stem), each writes a partial result and its log-sum-exp, and `merge_partials` makes
+one of them.  What a batch asks for is in the cuts alone:
+
+    decode   one query token an item, contexts cut at multiples of a fixed split
+    extend   BLOCK_M / groups query tokens an item, causal among themselves, behind their prefix
+    cascade  the query tokens of all rows that share a stem in one item over the stem, which is then
+             read once; the rest of each row as above
+    verify   extend with as many query tokens as there are drafts, and one
+
+A fixed split makes a token's bits independent of its company; cascade changes the cuts, and so the
+last bits.  Online softmax: Milakov and Gimelshein, 2018; split contexts: Flash-Decoding (Dao et
+al., 2023); shared stems: Hydragen (Juravsky et al., 2024) and the cascade of FlashInfer (2024).
+
+Moves, for each item and KV head, its positions' keys and values once: 2 * positions * head_dim *
+bytes (+ 8 a position for scales), and does 4 * queries * heads * positions * head_dim operations.
+Decode is bound by memory, extend by the matrix units.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.attention_inputs import (
+    ITEM_FIELDS,
+    NO_PARTIAL,
+    AttentionRules,
+    PagedKv,
+    WorkItems,
+    check_inputs,
+)
+from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
+from kernels.kv_codes import FP8_FACTOR, KvKind, decode, fp8_over_factor
+from kernels.merge_partials import merge_partials, merge_partials_reference
+
+_ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
+_LOG2_E = 1.4426950408889634
+_LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Sizes fixed when the kernel is compiled, chosen so that nothing spills; see kernels.check."""
+
+    block_positions: int
+    num_warps: int
+    num_stages: int = 2
+
+
+def tile_for(block_queries: int, head_dim: int, kind: KvKind, vendor: Vendor) -> Tile:
+    """The tile for items of this many score rows, on heads and pools of this kind."""
+    is_extend, is_wide, is_coded = block_queries >= 64, head_dim > 128, kind != "none"
+    num_warps = 8 if is_extend or is_wide or (is_coded and head_dim > 64) else 4
+    if vendor == "nvidia":
+        is_large = is_wide and (is_extend or is_coded)
+        return Tile(block_positions=32 if is_large else 64, num_warps=num_warps)
+    # AMD's compiler keeps what it loads ahead, or widens, in registers.
+    is_large = is_extend or is_wide or is_coded
+    return Tile(
+        block_positions=32 if is_large else 64,
+        num_warps=4 if is_wide and is_coded else num_warps,
+        num_stages=1 if is_coded else 2,
+    )
+
+
+def paged_attention(
+    query: torch.Tensor,
+    kv: PagedKv,
+    work: WorkItems,
+    rules: AttentionRules,
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """softmax(scores) @ values of every query token.
+
+    query: [tokens, heads, head_dim], each token contiguous.
+    out: where the result goes, shaped like query; made, of zeros, where None.
+    lse: float32 [tokens, heads]; gets the natural log of the sum of exp(scores), where given.
+
+    Raises:
+        ValueError: shapes, types or strides do not go together; names which.
+    """
+    check_inputs(query, kv, work, out, lse)
+    out = torch.zeros_like(query, memory_format=torch.contiguous_format) if out is None else out
+    num_heads, head_dim = query.shape[1:]
+    num_kv_heads = kv.keys.shape[1]
+    room = (max(work.num_partials, 1), num_heads)
+    partial_out = query.new_empty((*room, head_dim), dtype=torch.float32)
+    partial_lse = query.new_empty(room, dtype=torch.float32)
+    unused = partial_lse
+    tile = tile_for(work.block_queries, head_dim, kv.kind, vendor_here())
+    _attend_items[(work.items.shape[0], num_kv_heads)](
+        query, kv.keys, kv.values,
+        unused if kv.key_scale is None else kv.key_scale,
+        unused if kv.value_scale is None else kv.value_scale,
+        kv.page_table, work.items, work.num_items, out, partial_out, partial_lse,
+        unused if lse is None else lse,
+        rules.scale, rules.window, rules.soft_cap,
+        query.stride(0), out.stride(0), kv.keys.stride(0), kv.values.stride(0),
+        **_constants(
+            num_heads, num_kv_heads, head_dim, kv.page_size, kv.kind, work.block_queries, tile,
+            window=rules.window > 0, soft_cap=rules.soft_cap > 0, wants_lse=lse is not None,
+        ),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )  # fmt: skip
+    if work.num_partials:
+        merge_partials(partial_out, partial_lse, work.merge_start, work.merge_rows, out, lse)
+    return out
+
+
+def _constants(
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    kind: KvKind,
+    block_queries: int,
+    tile: Tile,
+    *,
+    window: bool = False,
+    soft_cap: bool = False,
+    wants_lse: bool = False,
+) -> dict[str, object]:
+    return {
+        "NUM_HEADS": num_heads,
+        "NUM_KV_HEADS": num_kv_heads,
+        "GROUPS": num_heads // num_kv_heads,
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": triton.next_power_of_2(head_dim),
+        "PAGE_SIZE": page_size,
+        "KIND": kind,
+        "BLOCK_M": block_queries,
+        "BLOCK_N": tile.block_positions,
+        "HAS_WINDOW": window,
+        "HAS_SOFT_CAP": soft_cap,
+        "WANTS_LSE": wants_lse,
+        "STAGES": tile.num_stages,
+    }
+
+
+@triton.jit
+def _attend_items(
+    query, keys, values, key_scale, value_scale, page_table, items, num_items,
+    out, partial_out, partial_lse, lse, scale, window, soft_cap,
+    query_stride, out_stride, key_stride, value_stride,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr, KIND: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr, WANTS_LSE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid (items, KV heads).  Rows of the score matrix: query tokens, and their groups within."""
+    if tl.program_id(0) >= tl.load(num_items):
+        return
+    kv_head = tl.program_id(1)
+    item = items + tl.program_id(0) * _ITEM_FIELDS
+    num_queries, first_position = tl.load(item + 1), tl.load(item + 5)
+    partial = tl.load(item + 6)
+    row = tl.arange(0, BLOCK_M)
+    token, head = row // GROUPS, kv_head * GROUPS + row % GROUPS
+    dim = tl.arange(0, BLOCK_D)
+    live = (token < num_queries)[:, None] & (dim < HEAD_DIM)[None, :]
+    at = (tl.load(item) + token).to(tl.int64)
+    place = head[:, None] * HEAD_DIM + dim[None, :]
+    mixed, row_max, row_sum = _attend_range(
+        tl.load(query + at[:, None] * query_stride + place, mask=live, other=0.0),
+        keys + kv_head * HEAD_DIM, values + kv_head * HEAD_DIM,
+        key_scale + kv_head, value_scale + kv_head,
+        page_table + tl.load(item + 2), tl.load(item + 3),
+        tl.minimum(tl.load(item + 4), first_position + num_queries), first_position + token,
+        scale, window, soft_cap, key_stride, value_stride,
+        NUM_KV_HEADS, HEAD_DIM, BLOCK_D, PAGE_SIZE, KIND, BLOCK_M, BLOCK_N,
+        HAS_WINDOW, HAS_SOFT_CAP, STAGES,
+    )  # fmt: skip
+    mixed = mixed / tl.where(row_sum > 0, row_sum, 1.0)[:, None]
+    # In base 2; a query that sees nothing of the range has weight 0 in a merge.
+    row_lse = tl.where(row_sum > 0, row_max + tl.log2(tl.maximum(row_sum, 1e-38)), -float("inf"))
+    if partial < 0:
+        tl.store(out + at[:, None] * out_stride + place, mixed.to(out.dtype.element_ty), mask=live)
+        if WANTS_LSE:
+            tl.store(lse + at * NUM_HEADS + head, row_lse * _LN_2, mask=token < num_queries)
+    else:
+        at = ((partial + token) * NUM_HEADS + head).to(tl.int64)
+        tl.store(partial_out + at[:, None] * HEAD_DIM + dim[None, :], mixed, mask=live)
+        tl.store(partial_lse + at, row_lse, mask=token < num_queries)
+
+
+@triton.jit
+def _attend_range(
+    query, keys, values, key_scale, value_scale, pages, begin, end, query_position,
+    scale, window, soft_cap, key_stride, value_stride,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, KIND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Online softmax of the query rows [BLOCK_M, BLOCK_D] over positions begin..end-1.
+
+    Returns the weighted sum of values, not yet divided; the largest score a row, in base 2; and the
+    sum of 2 ** (score - largest).
+    """
+    if KIND == "fp8":
+        query = query.to(tl.float16)
+    dim = tl.arange(0, BLOCK_D)
+    mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    row_sum = tl.zeros((BLOCK_M,), tl.float32)
+    for start in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
+        position = start + tl.arange(0, BLOCK_N)
+        inside = position < end
+        slot = tl.load(pages + position // PAGE_SIZE, mask=inside, other=0).to(tl.int64)
+        slot = slot * PAGE_SIZE + position % PAGE_SIZE
+        key = tl.load(
+            keys + slot[None, :] * key_stride + dim[:, None],
+            mask=inside[None, :] & (dim < HEAD_DIM)[:, None], other=0,
+        )  # fmt: skip
+        score = tl.dot(query, _widened(key, query.dtype, KIND), input_precision="ieee") * scale
+        if KIND != "none":
+            score *= _scale(key_scale + slot * NUM_KV_HEADS, inside, KIND)[None, :]
+        if HAS_SOFT_CAP:
+            score = soft_cap * _tanh(score / soft_cap)
+        seen = inside[None, :] & (position[None, :] <= query_position[:, None])
+        if HAS_WINDOW:
+            seen = seen & (position[None, :] > query_position[:, None] - window)
+        score = tl.where(seen, score * 1.4426950408889634, -float("inf"))
+        new_max = tl.maximum(row_max, tl.max(score, 1))
+        # Rows that have seen nothing yet: -inf less -inf would be NaN.
+        finite_max = tl.where(new_max == -float("inf"), 0.0, new_max)
+        faded = tl.exp2(row_max - finite_max)
+        weight = tl.exp2(score - finite_max[:, None])
+        row_sum = row_sum * faded + tl.sum(weight, 1)
+        value = tl.load(
+            values + slot[:, None] * value_stride + dim[None, :],
+            mask=inside[:, None] & (dim < HEAD_DIM)[None, :], other=0,
+        )  # fmt: skip
+        if KIND != "none":
+            weight *= _scale(value_scale + slot * NUM_KV_HEADS, inside, KIND)[None, :]
+        value = _widened(value, query.dtype, KIND)
+        added = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+        mixed = mixed * faded[:, None] + added
+        row_max = new_max
+    return mixed, row_max, row_sum
+
+
+@triton.jit
+def _widened(code, dtype: tl.constexpr, KIND: tl.constexpr):
+    """Codes as numbers that a product takes."""
+    return fp8_over_factor(code) if KIND == "fp8" else code.to(dtype)
+
+
+@triton.jit
+def _scale(scales, inside, KIND: tl.constexpr):
+    scale = tl.load(scales, mask=inside, other=0.0)
+    return scale * FP8_FACTOR if KIND == "fp8" else scale
+
+
+@triton.jit
+def _tanh(x):
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+def paged_attention_reference(
+    query: torch.Tensor,
+    kv: PagedKv,
+    work: WorkItems,
+    rules: AttentionRules,
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same in plain torch and float64, item by item."""
+    check_inputs(query, kv, work, out, lse)
+    out = torch.zeros_like(query, memory_format=torch.contiguous_format) if out is None else out
+    num_heads, head_dim = query.shape[1:]
+    partial_out = torch.zeros(work.num_partials, num_heads, head_dim, dtype=torch.float64)
+    partial_lse = torch.full((work.num_partials, num_heads), -torch.inf, dtype=torch.float64)
+    for item in work.items[: int(work.num_items)].tolist():
+        first, num_queries, partial = item[0], item[1], item[6]
+        mixed, row_lse = _reference_item(query[first : first + num_queries], kv, item, rules)
+        if partial == NO_PARTIAL:
+            out[first : first + num_queries] = mixed.to(out.dtype)
+            if lse is not None:
+                lse[first : first + num_queries] = row_lse.float()
+        else:
+            partial_out[partial : partial + num_queries] = mixed
+            partial_lse[partial : partial + num_queries] = row_lse / _LN_2.value
+    if work.num_partials:
+        merge_partials_reference(
+            partial_out, partial_lse, work.merge_start, work.merge_rows, out, lse
+        )
+    return out
+
+
+def _reference_item(
+    query: torch.Tensor, kv: PagedKv, item: list[int], rules: AttentionRules
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Result [queries, heads, head_dim] and natural log-sum-exp [queries, heads] of one item."""
+    num_queries, num_heads, _ = query.shape
+    offset, begin, end, first_position = item[2:6]
+    positions = torch.arange(begin, end)
+    pages = kv.page_table[offset + positions // kv.page_size].long()
+    slots = pages * kv.page_size + positions % kv.page_size
+
+    def heads(codes: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+        numbers = decode(codes[slots], None if scale is None else scale[slots], kv.kind).double()
+        return numbers.repeat_interleave(num_heads // codes.shape[1], dim=1)
+
+    key, value = heads(kv.keys, kv.key_scale), heads(kv.values, kv.value_scale)
+    scores = torch.einsum("qhd,nhd->qhn", query.double(), key) * rules.scale
+    if rules.soft_cap:
+        scores = rules.soft_cap * torch.tanh(scores / rules.soft_cap)
+    of_query = (first_position + torch.arange(num_queries))[:, None, None]
+    hidden = positions > of_query
+    if rules.window:
+        hidden = hidden | (positions <= of_query - rules.window)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    row_lse = torch.logsumexp(scores, -1)
+    weights = torch.exp(scores - row_lse.nan_to_num(neginf=0.0)[..., None])
+    return torch.einsum("qhn,nhd->qhd", weights, value), row_lse
+
+
+def compile_cases() -> CompileCases:
+    """Decode and extend of the shapes that models have, for every kind of pool."""
+    for vendor in ("nvidia", "amd"):
+        for kind in ("none", "int8", "fp8"):
+            for shape in ((3, 3, 64), (4, 8, 128), (8, 8, 128), (2, 8, 256)):
+                yield _case(vendor, kind, shape, 16, page_size=1)
+                yield _case(vendor, kind, shape, 64, page_size=16)
+            yield _case(vendor, kind, (4, 8, 128), 16, page_size=64, window=True)
+        flags = {"window": True, "soft_cap": True, "wants_lse": True}
+        yield _case(vendor, "none", (2, 8, 256), 64, page_size=1, **flags)
+        yield _case(vendor, "none", (4, 8, 128), 128, page_size=16)
+        yield _case(vendor, "none", (4, 8, 128), 64, page_size=16, dtype="f16")
+        yield _case(vendor, "none", (3, 3, 64), 16, page_size=1, dtype="f32")
+
+
+def _case(
+    vendor: Vendor,
+    kind: KvKind,
+    shape: tuple[int, int, int],
+    block_queries: int,
+    *,
+    page_size: int,
+    dtype: str = "bf16",
+    **flags: bool,
+) -> CompileCase:
+    """shape: groups, KV heads, head_dim."""
+    groups, num_kv_heads, head_dim = shape
+    stored = {"none": SHORT_DTYPES[dtype], "int8": "*i8", "fp8": "*u8"}[kind]
+    tile = tile_for(block_queries, head_dim, kind, vendor)
+    what = "decode" if block_queries < 64 else "extend"
+    special = "".join(f" {name}" for name, on in flags.items() if on)
+    return CompileCase(
+        name=f"paged_attention {what} {dtype} kv={kind} G{groups} D{head_dim} page{page_size}"
+        f" BM{block_queries}{special}",
+        kernel=_attend_items,
+        vendor=vendor,
+        types={
+            "query": SHORT_DTYPES[dtype], "keys": stored, "values": stored, "key_scale": "*fp32",
+            "value_scale": "*fp32", "page_table": "*i32", "items": "*i32", "num_items": "*i32",
+            "out": SHORT_DTYPES[dtype], "partial_out": "*fp32", "partial_lse": "*fp32",
+            "lse": "*fp32", "scale": "fp32", "window": "i32", "soft_cap": "fp32",
+            "query_stride": "i32", "out_stride": "i32", "key_stride": "i32", "value_stride": "i32",
+        },
+        constants=_constants(
+            groups * num_kv_heads, num_kv_heads, head_dim, page_size, kind, block_queries, tile,
+            **flags,
+        ),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        any_size=frozenset({"window"}),
+        wants=("sm_80:LDGSTS", "sm_90:HGMMA") if what == "extend" and dtype != "f32" else (),
+    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""Slots coded anew in place of another pool's: native to int8 or fp8, or between the two.
+
+What a pool does with cold pages before it drops them.  Source and target are different pools; see
+kv_codes for the codes.  Moves a slot's bytes of both kinds and its scales.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.compile_case import CompileCase, CompileCases
+from kernels.kv_codes import (
+    FP8_FACTOR,
+    KvKind,
+    coded,
+    decode,
+    encode,
+    fp8_over_factor,
+    scale_of,
+)
+
+
+def requantise(
+    source: torch.Tensor,
+    source_scale: torch.Tensor | None,
+    source_kind: KvKind,
+    target: torch.Tensor,
+    target_scale: torch.Tensor | None,
+    target_kind: KvKind,
+    from_slots: torch.Tensor,
+    to_slots: torch.Tensor,
+) -> None:
+    """Slot to_slots[i] of target gets the numbers of slot from_slots[i] of source.
+
+    source, target: [slots, kv_heads, head_dim], contiguous.  Scales: float32 [slots, kv_heads], of
+    coded pools only.  from_slots, to_slots: int32 [n].
+
+    Raises:
+        ValueError: shapes, types or kinds do not go together.
+    """
+    _check(source, source_scale, source_kind, target, target_scale, target_kind)
+    _check_slots(from_slots, to_slots)
+    num_kv_heads, head_dim = source.shape[1:]
+    if len(from_slots):
+        _requantise[(len(from_slots), num_kv_heads)](
+            source, from_slots if source_scale is None else source_scale,
+            target, from_slots if target_scale is None else target_scale, from_slots, to_slots,
+            NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim,
+            BLOCK_D=triton.next_power_of_2(head_dim), FROM=source_kind, TO=target_kind,
+            num_warps=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def _requantise(
+    source, source_scale, target, target_scale, from_slots, to_slots,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, FROM: tl.constexpr,
+    TO: tl.constexpr,
+):  # fmt: skip
+    """Grid (slots, kv_heads)."""
+    index, head = tl.program_id(0), tl.program_id(1)
+    origin = tl.load(from_slots + index).to(tl.int64) * NUM_KV_HEADS + head
+    place = tl.load(to_slots + index).to(tl.int64) * NUM_KV_HEADS + head
+    dim = tl.arange(0, BLOCK_D)
+    live = dim < HEAD_DIM
+    code = tl.load(source + origin * HEAD_DIM + dim, mask=live, other=0)
+    if FROM == "fp8":
+        x = fp8_over_factor(code).to(tl.float32) * FP8_FACTOR * tl.load(source_scale + origin)
+    elif FROM == "int8":
+        x = code.to(tl.float32) * tl.load(source_scale + origin)
+    else:
+        x = code.to(tl.float32)
+    if TO == "none":
+        tl.store(target + place * HEAD_DIM + dim, x.to(target.dtype.element_ty), mask=live)
+    else:
+        scale = scale_of(x, TO)
+        tl.store(target_scale + place, scale)
+        tl.store(target + place * HEAD_DIM + dim, coded(x, scale, TO), mask=live)
+
+
+def requantise_reference(
+    source: torch.Tensor,
+    source_scale: torch.Tensor | None,
+    source_kind: KvKind,
+    target: torch.Tensor,
+    target_scale: torch.Tensor | None,
+    target_kind: KvKind,
+    from_slots: torch.Tensor,
+    to_slots: torch.Tensor,
+) -> None:
+    """The same in plain torch."""
+    _check(source, source_scale, source_kind, target, target_scale, target_kind)
+    _check_slots(from_slots, to_slots)
+    origin, place = from_slots.long(), to_slots.long()
+    scale = None if source_scale is None else source_scale[origin]
+    codes, scale = encode(decode(source[origin], scale, source_kind), target_kind)
+    target[place] = codes.to(target.dtype)
+    if target_scale is not None and scale is not None:
+        target_scale[place] = scale
+
+
+def _check(
+    source: torch.Tensor,
+    source_scale: torch.Tensor | None,
+    source_kind: KvKind,
+    target: torch.Tensor,
+    target_scale: torch.Tensor | None,
+    target_kind: KvKind,
+) -> None:
+    if source.ndim != 3 or source.shape[1:] != target.shape[1:]:
+        raise ValueError(f"source {tuple(source.shape)}, target {tuple(target.shape)}")
+    for name, pool, scale, kind in (
+        ("source", source, source_scale, source_kind),
+        ("target", target, target_scale, target_kind),
+    ):
+        if not pool.is_contiguous():
+            raise ValueError(f"{name} is not contiguous")
+        if (scale is None) != (kind == "none"):
+            raise ValueError(f"{name}: kind {kind} and its scales do not go together")
+        if scale is not None and scale.shape != pool.shape[:2]:
+            raise ValueError(f"{name}: scales are {tuple(scale.shape)}, not [slots, kv_heads]")
+
+
+def _check_slots(from_slots: torch.Tensor, to_slots: torch.Tensor) -> None:
+    if from_slots.shape != to_slots.shape or from_slots.ndim != 1:
+        raise ValueError(f"from_slots {tuple(from_slots.shape)}, to_slots {tuple(to_slots.shape)}")
+    if from_slots.dtype != torch.int32 or to_slots.dtype != torch.int32:
+        raise ValueError("from_slots and to_slots are not int32")
+
+
+def compile_cases() -> CompileCases:
+    """Down, up and across."""
+    stored = {"none": "*bf16", "int8": "*i8", "fp8": "*u8"}
+    for start, end in (("none", "int8"), ("none", "fp8"), ("int8", "none"), ("fp8", "int8")):
+        yield CompileCase(
+            name=f"requantise {start} to {end}",
+            kernel=_requantise,
+            types={
+                "source": stored[start], "source_scale": "*fp32", "target": stored[end],
+                "target_scale": "*fp32", "from_slots": "*i32", "to_slots": "*i32",
+            },
+            constants={
+                "NUM_KV_HEADS": 8, "HEAD_DIM": 128, "BLOCK_D": 128, "FROM": start, "TO": end,
+            },
+            num_warps=1,
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Each kernel in Triton's interpreter against its plain-torch reference."""

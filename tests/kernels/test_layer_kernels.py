@@ -1,0 +1,220 @@
+"""Norms, gates, gathers, rotary embedding and quantised products against their references.
+
+Tolerances: float32 for results of size 1 to 10; what only moves or codes numbers is exact.
+"""
+
+import pytest
+import torch
+
+from kernels.gather_rows import gather_rows, gather_rows_reference
+from kernels.kv_codes import KvKind, decode, encode, storage_dtype
+from kernels.quantised_linear import (
+    QuantisedWeight,
+    quantised_linear,
+    quantised_linear_reference,
+    widened,
+)
+from kernels.requantise import requantise, requantise_reference
+from kernels.rms_norm import rms_norm, rms_norm_reference
+from kernels.rope_store import (
+    HeadNorms,
+    KvTarget,
+    Rotation,
+    rope_store,
+    rope_store_reference,
+)
+from kernels.silu_mul import silu_mul, silu_mul_reference
+from kernels.slot_copy import slot_copy, slot_copy_reference
+
+KINDS: tuple[KvKind, ...] = ("none", "int8", "fp8")
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def close(out: torch.Tensor, wanted: torch.Tensor, atol: float = 4e-6) -> None:
+    torch.testing.assert_close(out, wanted, atol=atol, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 5])
+@pytest.mark.parametrize("size", [1, 576, 577])
+def test_rms_norm(num_tokens: int, size: int) -> None:
+    x, weight = random(num_tokens, size), random(size)
+    close(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5))
+
+
+def test_rms_norm_adds_the_residual_in_its_own_type() -> None:
+    x, weight = random(3, 100, dtype=torch.float16), random(100, dtype=torch.float16)
+    ours, theirs = (random(3, 100, dtype=torch.float16) + 3 for _ in range(2))
+    out = rms_norm(x, weight, 1e-5, ours, weight_offset=1.0)
+    close(out, rms_norm_reference(x, weight, 1e-5, theirs, weight_offset=1.0), atol=2e-3)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
+def test_gates(gate: str) -> None:
+    gate_up = random(3, 2 * 1500) * 4
+    close(silu_mul(gate_up, gate), silu_mul_reference(gate_up, gate))  # type: ignore[arg-type]
+    assert silu_mul(gate_up[:0]).shape == (0, 1500)
+
+
+def test_gather_rows_in_any_order_and_repeated() -> None:
+    table, rows = random(7, 1100), torch.tensor([3, 0, 6, 3], dtype=torch.int32)
+    assert torch.equal(gather_rows(table, rows, 3.0), gather_rows_reference(table, rows, 3.0))
+    assert gather_rows(table, rows[:0]).shape == (0, 1100)
+
+
+def target(kind: KvKind) -> KvTarget:
+    scale = None if kind == "none" else torch.full((16, 3), torch.nan)
+    room = torch.zeros(16, 3, 40, dtype=storage_dtype(kind, torch.float32))
+    return KvTarget(
+        keys=room,
+        values=room.clone(),
+        kind=kind,
+        key_scale=scale,
+        value_scale=None if scale is None else scale.clone(),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_norms", [False, True])
+@pytest.mark.parametrize("rotated", [40, 24])
+def test_rope_store(kind: KvKind, has_norms: bool, rotated: int) -> None:
+    """Rotates all or a part of a head, skips padding, and leaves other slots alone."""
+    norms = HeadNorms(query_weight=random(40), key_weight=random(40) + 1, eps=1e-6, weight_offset=1)
+    angles = torch.arange(100)[:, None] / (10000 ** (torch.arange(rotated // 2) / rotated * 2))
+    rotation = Rotation(cos=angles.cos(), sin=angles.sin())
+    qkv = random(4, (6 + 2 * 3) * 40)
+    positions = torch.tensor([3, 50, 7, 99], dtype=torch.int32)
+    slots = torch.tensor([5, -1, 2, 11], dtype=torch.int32)
+    ours, theirs = target(kind), target(kind)
+    asked = norms if has_norms else None
+    query = rope_store(qkv, positions, slots, rotation, ours, asked)
+    close(query, rope_store_reference(qkv, positions, slots, rotation, theirs, asked))
+    used = torch.tensor([2, 5, 11])
+    for pool, wanted, scale, wanted_scale in (
+        (ours.keys, theirs.keys, ours.key_scale, theirs.key_scale),
+        (ours.values, theirs.values, ours.value_scale, theirs.value_scale),
+    ):
+        rest = torch.ones(16, dtype=torch.bool)
+        rest[used] = False
+        assert not pool[rest].any()
+        if scale is None or wanted_scale is None:
+            close(pool, wanted)
+        else:
+            assert scale[rest].isnan().all()
+            close(scale[used], wanted_scale[used])
+            # A number at the middle between two codes may take either.
+            numbers = decode(pool[used], scale[used], kind)
+            gap = 0.04 if kind == "fp8" else 0.01
+            step = decode(wanted[used], wanted_scale[used], kind)
+            assert ((numbers - step).abs() <= gap * (step.abs() + 1)).all()
+            assert (pool[used] != wanted[used]).float().mean() < 0.01
+
+
+def test_fp8_codes_are_those_of_torch() -> None:
+    """Through the pool, so that the device functions are what is tested: all codes, both ways."""
+    every = torch.arange(256, dtype=torch.uint8)
+    codes = every[~every.view(torch.float8_e4m3fn).float().isnan()]
+    codes = torch.cat([codes, codes[:2]]).view(-1, 1, 32)  # 8 slots of heads of 32
+    scale, slots = torch.ones(len(codes), 1), torch.arange(len(codes), dtype=torch.int32)
+    numbers = torch.zeros(codes.shape)
+    requantise(codes, scale, "fp8", numbers, None, "none", slots, slots)
+    assert torch.equal(numbers, codes.view(torch.float8_e4m3fn).float())
+    fine = torch.cat([torch.linspace(-448, 448, 8191), torch.linspace(-0.05, 0.05, 8193)])
+    fine = fine.view(-1, 1, 64).clone()
+    fine[:, :, 0] = 448.0  # so that scales are 1
+    ours, ours_scale = torch.zeros(fine.shape, dtype=torch.uint8), torch.zeros(len(fine), 1)
+    slots = torch.arange(len(fine), dtype=torch.int32)
+    requantise(fine, None, "none", ours, ours_scale, "fp8", slots, slots)
+    wanted, wanted_scale = encode(fine, "fp8")
+    assert torch.equal(ours_scale, wanted_scale)
+    assert torch.equal(ours, wanted)
+
+
+@pytest.mark.parametrize("start", KINDS)
+@pytest.mark.parametrize("end", KINDS)
+def test_requantise(start: KvKind, end: KvKind) -> None:
+    codes, scale = encode(random(9, 2, 24), start)
+    slots = torch.tensor([8, 0, 3], dtype=torch.int32)
+    places = torch.tensor([1, 4, 0], dtype=torch.int32)
+    found = []
+    for run in (requantise, requantise_reference):
+        room = torch.zeros(5, 2, 24, dtype=storage_dtype(end, torch.float32))
+        room_scale = None if end == "none" else torch.zeros(5, 2)
+        run(codes, scale, start, room, room_scale, end, slots, places)
+        found.append((room, room_scale))
+    (ours, ours_scale), (theirs, theirs_scale) = found
+    assert torch.equal(ours, theirs)
+    if ours_scale is not None and theirs_scale is not None:
+        close(ours_scale, theirs_scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.uint8])
+def test_slots_are_gathered_scattered_and_moved(dtype: torch.dtype) -> None:
+    pool = (random(3, 20, 2, 64) * 50).to(dtype)
+    chosen, places = (torch.tensor(x, dtype=torch.int32) for x in ([3, 19, 0], [1, 2, 4]))
+    for origin, place, source, room in (
+        (chosen, None, pool, torch.zeros(3, 3, 2, 64, dtype=dtype)),
+        (None, places, pool[:, :3], torch.zeros_like(pool)),
+        (chosen, places, pool, torch.zeros_like(pool)),
+    ):
+        wanted = room.clone()
+        slot_copy(source, room, origin, place)
+        slot_copy_reference(source, wanted, origin, place)
+        assert torch.equal(room, wanted)
+        assert room.any()
+    moved, wanted = pool.clone(), pool.clone()
+    slot_copy(moved, moved, chosen, places)
+    slot_copy_reference(wanted, wanted, chosen, places)
+    assert torch.equal(moved, wanted)
+
+
+def quantised(num_outputs: int, num_inputs: int, bits: int) -> QuantisedWeight:
+    groups = random(num_outputs, num_inputs).view(num_outputs, -1, 32)
+    minimum = groups.amin(-1).half()
+    most = 15 if bits == 4 else 127
+    scale = ((groups.amax(-1) - minimum.float()) / most).half()
+    q = ((groups - minimum.float()[..., None]) / scale.float()[..., None]).round().clamp(0, most)
+    if bits == 4:
+        q = q.to(torch.uint8)
+        values = (q[..., :16] | (q[..., 16:] << 4)).reshape(num_outputs, -1)
+    else:
+        values = q.to(torch.int8).view(num_outputs, num_inputs)
+    return QuantisedWeight(bits=bits, values=values, scale=scale, minimum=minimum)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("num_tokens", [0, 1, 17])
+@pytest.mark.parametrize("num_inputs", [96, 256])
+def test_quantised_linear(bits: int, num_tokens: int, num_inputs: int) -> None:
+    weight, x = quantised(70, num_inputs, bits), random(num_tokens, num_inputs)
+    close(quantised_linear(x, weight), quantised_linear_reference(x, weight), atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised_weights_are_near_what_they_were(bits: int) -> None:
+    matrix = random(70, 96)
+    step = 0.5 * (matrix.max() - matrix.min()) / (15 if bits == 4 else 127)
+    assert (widened(quantised(70, 96, bits)) - matrix).abs().max() < step + 1e-3
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    rows = torch.zeros(2, dtype=torch.int32)
+    with pytest.raises(ValueError, match="weight"):
+        rms_norm(random(2, 8), random(9), 1e-5)
+    with pytest.raises(ValueError, match="residual"):
+        rms_norm(random(2, 8), random(8), 1e-5, random(3, 8))
+    with pytest.raises(ValueError, match="gate_up"):
+        silu_mul(random(2, 7))
+    with pytest.raises(ValueError, match="rows"):
+        gather_rows(random(4, 4), rows.long())
+    with pytest.raises(ValueError, match="one of them is needed"):
+        slot_copy(random(1, 2, 8), random(1, 2, 8), None, None)
+    with pytest.raises(ValueError, match="whole words"):
+        slot_copy(random(1, 2, 7), random(1, 2, 7), rows, None)
+    with pytest.raises(ValueError, match="target: kind int8"):
+        requantise(random(2, 1, 8), None, "none", random(2, 1, 8), None, "int8", rows, rows)
+    with pytest.raises(ValueError, match=r"x .* for 96 inputs"):
+        quantised_linear(random(2, 95), quantised(70, 96, 4))
