@@ -13,10 +13,10 @@ SUITE_STAMP := $(SUITE)/.installed
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help install run node clients suite test fuzz check bench protos lock clean
+.PHONY: help install run node clients suite test fuzz check kernels-check bench protos lock clean
 
 help:  ## list these tasks
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## */\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## */\t/' | expand -t 15
 
 # An environment without stamp is one whose install did not finish: it is made anew.
 $(STAMP): pyproject.toml constraints.txt
@@ -80,6 +80,9 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+kernels-check: $(STAMP)  ## compile every kernel for every kind of GPU, without one (WRITE=1: table)
+	$(BIN)/python -m kernels.check $(if $(WRITE),--write)
 
 bench: $(STAMP)  ## run the four workloads, one JSON object each, and measure the core
 	@for workload in w1 w2 w3 w4; do \

@@ -15,19 +15,31 @@ from gpu_worker.rope import rope_tables
 from gpu_worker.row_table import Step
 from gpu_worker.weights import WeightReader
 
+Product = Callable[[torch.Tensor], torch.Tensor]
+"""[num_tokens, num_inputs] to [num_tokens, num_outputs] by a matrix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightHome:
+    """Where weights go as they are read, and who multiplies by them."""
+
+    matrix: Callable[[FloatArray], Product] = ops.Linear
+    """[num_outputs, num_inputs]"""
+    tensor: Callable[[FloatArray], torch.Tensor] = torch.from_numpy
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """Weights of one decoder layer; projections that share their input are one matrix."""
 
     attention_norm: torch.Tensor
-    qkv: ops.Linear
+    qkv: Product
     """[(heads + 2 * kv_heads) * head_dim, hidden]"""
-    attention_out: ops.Linear
+    attention_out: Product
     mlp_norm: torch.Tensor
-    gate_up: ops.Linear
+    gate_up: Product
     """[2 * intermediate, hidden]"""
-    down: ops.Linear
+    down: Product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +50,20 @@ class LlamaWeights:
     """[vocab, hidden]"""
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor
-    head: ops.Linear
+    head: Product
     """[vocab, hidden]; padding rows of the checkpoint are cut off, so they cannot be sampled."""
     rope_factors: FloatArray | None
 
 
-def load_llama(config: ModelConfig, reader: WeightReader) -> LlamaWeights:
-    """Reads all weights, one layer after the other.
+def load_llama(
+    config: ModelConfig, reader: WeightReader, home: WeightHome | None = None
+) -> LlamaWeights:
+    """Reads all weights, one layer after the other, into packed fp32 unless a home says otherwise.
 
     Raises:
         ModelError: a tensor is missing, of another shape, or cannot be read.
     """
+    home = home or WeightHome()
     vocab_shape = (config.vocab_size, config.hidden_size)
     embedding = reader.read("model.embed_tokens.weight", vocab_shape)
     head = embedding
@@ -58,15 +73,19 @@ def load_llama(config: ModelConfig, reader: WeightReader) -> LlamaWeights:
     if reader.has("rope_factors"):
         factors = reader.read("rope_factors", (config.head_dim // 2,))
     return LlamaWeights(
-        embedding=torch.from_numpy(embedding),
-        layers=tuple(_load_layer(config, reader, index) for index in range(config.num_layers)),
-        final_norm=torch.from_numpy(reader.read("model.norm.weight", (config.hidden_size,))),
-        head=ops.Linear(head),
+        embedding=home.tensor(embedding),
+        layers=tuple(
+            _load_layer(config, reader, home, index) for index in range(config.num_layers)
+        ),
+        final_norm=home.tensor(reader.read("model.norm.weight", (config.hidden_size,))),
+        head=home.matrix(head),
         rope_factors=factors,
     )
 
 
-def _load_layer(config: ModelConfig, reader: WeightReader, index: int) -> LayerWeights:
+def _load_layer(
+    config: ModelConfig, reader: WeightReader, home: WeightHome, index: int
+) -> LayerWeights:
     hidden, inner = config.hidden_size, config.intermediate_size
     query_size = config.num_heads * config.head_dim
     kv_size = config.num_kv_heads * config.head_dim
@@ -81,12 +100,12 @@ def _load_layer(config: ModelConfig, reader: WeightReader, index: int) -> LayerW
     ]
     gate_up = [read("mlp.gate_proj", inner, hidden), read("mlp.up_proj", inner, hidden)]
     return LayerWeights(
-        attention_norm=torch.from_numpy(read("input_layernorm", hidden)),
-        qkv=ops.Linear(np.concatenate(qkv)),
-        attention_out=ops.Linear(read("self_attn.o_proj", hidden, query_size)),
-        mlp_norm=torch.from_numpy(read("post_attention_layernorm", hidden)),
-        gate_up=ops.Linear(np.concatenate(gate_up)),
-        down=ops.Linear(read("mlp.down_proj", hidden, inner)),
+        attention_norm=home.tensor(read("input_layernorm", hidden)),
+        qkv=home.matrix(np.concatenate(qkv)),
+        attention_out=home.matrix(read("self_attn.o_proj", hidden, query_size)),
+        mlp_norm=home.tensor(read("post_attention_layernorm", hidden)),
+        gate_up=home.matrix(np.concatenate(gate_up)),
+        down=home.matrix(read("mlp.down_proj", hidden, inner)),
     )
 
 

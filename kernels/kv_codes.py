@@ -57,15 +57,16 @@ def fp8_over_factor(code):
 
 @triton.jit
 def scale_of(x, KIND: tl.constexpr):
-    """The scale of a head's numbers [BLOCK_D] float32, where those beyond the head are 0."""
-    largest = tl.maximum(tl.max(tl.abs(x), 0), LEAST_MAGNITUDE)
+    """Scales [heads] of numbers [heads, BLOCK_D] float32, where those beyond a head are 0."""
+    largest = tl.maximum(tl.max(tl.abs(x), 1), LEAST_MAGNITUDE)
     return largest / (LARGEST_INT8 if KIND == "int8" else LARGEST_FP8)
 
 
 @triton.jit
 def coded(x, scale, KIND: tl.constexpr):
-    """The codes of float32 numbers under a scale."""
-    return rounded(x / scale).to(tl.int8) if KIND == "int8" else fp8_code(x / scale)
+    """The codes of numbers [heads, BLOCK_D] float32 under scales [heads]."""
+    x = x / scale[:, None]
+    return rounded(x).to(tl.int8) if KIND == "int8" else fp8_code(x)
 
 
 def storage_dtype(kind: KvKind, dtype: torch.dtype) -> torch.dtype:

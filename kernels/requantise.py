@@ -42,40 +42,53 @@ def requantise(
     _check_slots(from_slots, to_slots)
     num_kv_heads, head_dim = source.shape[1:]
     if len(from_slots):
-        _requantise[(len(from_slots), num_kv_heads)](
+        _requantise[(len(from_slots),)](
             source, from_slots if source_scale is None else source_scale,
             target, from_slots if target_scale is None else target_scale, from_slots, to_slots,
-            NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim,
-            BLOCK_D=triton.next_power_of_2(head_dim), FROM=source_kind, TO=target_kind,
-            num_warps=1,
+            **_constants(num_kv_heads, head_dim, source_kind, target_kind),
         )  # fmt: skip
+
+
+def _constants(num_kv_heads: int, head_dim: int, start: KvKind, end: KvKind) -> dict[str, object]:
+    return {
+        "NUM_KV_HEADS": num_kv_heads,
+        "BLOCK_KV": triton.next_power_of_2(num_kv_heads),
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": triton.next_power_of_2(head_dim),
+        "FROM": start,
+        "TO": end,
+    }
 
 
 @triton.jit
 def _requantise(
     source, source_scale, target, target_scale, from_slots, to_slots,
-    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, FROM: tl.constexpr,
-    TO: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, BLOCK_KV: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr,
 ):  # fmt: skip
-    """Grid (slots, kv_heads)."""
-    index, head = tl.program_id(0), tl.program_id(1)
+    """Grid (slots)."""
+    index = tl.program_id(0)
+    head, dim = tl.arange(0, BLOCK_KV), tl.arange(0, BLOCK_D)
     origin = tl.load(from_slots + index).to(tl.int64) * NUM_KV_HEADS + head
     place = tl.load(to_slots + index).to(tl.int64) * NUM_KV_HEADS + head
-    dim = tl.arange(0, BLOCK_D)
-    live = dim < HEAD_DIM
-    code = tl.load(source + origin * HEAD_DIM + dim, mask=live, other=0)
+    there = head < NUM_KV_HEADS
+    live = there[:, None] & (dim < HEAD_DIM)[None, :]
+    code = tl.load(source + origin[:, None] * HEAD_DIM + dim[None, :], mask=live, other=0)
     if FROM == "fp8":
-        x = fp8_over_factor(code).to(tl.float32) * FP8_FACTOR * tl.load(source_scale + origin)
+        scale = tl.load(source_scale + origin, mask=there, other=0.0) * FP8_FACTOR
+        x = fp8_over_factor(code).to(tl.float32) * scale[:, None]
     elif FROM == "int8":
-        x = code.to(tl.float32) * tl.load(source_scale + origin)
+        scale = tl.load(source_scale + origin, mask=there, other=0.0)
+        x = code.to(tl.float32) * scale[:, None]
     else:
         x = code.to(tl.float32)
+    target += place[:, None] * HEAD_DIM + dim[None, :]
     if TO == "none":
-        tl.store(target + place * HEAD_DIM + dim, x.to(target.dtype.element_ty), mask=live)
+        tl.store(target, x.to(target.dtype.element_ty), mask=live)
     else:
         scale = scale_of(x, TO)
-        tl.store(target_scale + place, scale)
-        tl.store(target + place * HEAD_DIM + dim, coded(x, scale, TO), mask=live)
+        tl.store(target_scale + place, scale, mask=there)
+        tl.store(target, coded(x, scale, TO), mask=live)
 
 
 def requantise_reference(
@@ -130,8 +143,14 @@ def _check_slots(from_slots: torch.Tensor, to_slots: torch.Tensor) -> None:
 
 def compile_cases() -> CompileCases:
     """Down, up and across."""
-    stored = {"none": "*bf16", "int8": "*i8", "fp8": "*u8"}
-    for start, end in (("none", "int8"), ("none", "fp8"), ("int8", "none"), ("fp8", "int8")):
+    stored: dict[KvKind, str] = {"none": "*bf16", "int8": "*i8", "fp8": "*u8"}
+    ways: tuple[tuple[KvKind, KvKind], ...] = (
+        ("none", "int8"),
+        ("none", "fp8"),
+        ("int8", "none"),
+        ("fp8", "int8"),
+    )
+    for start, end in ways:
         yield CompileCase(
             name=f"requantise {start} to {end}",
             kernel=_requantise,
@@ -139,8 +158,5 @@ def compile_cases() -> CompileCases:
                 "source": stored[start], "source_scale": "*fp32", "target": stored[end],
                 "target_scale": "*fp32", "from_slots": "*i32", "to_slots": "*i32",
             },
-            constants={
-                "NUM_KV_HEADS": 8, "HEAD_DIM": 128, "BLOCK_D": 128, "FROM": start, "TO": end,
-            },
-            num_warps=1,
+            constants=_constants(8, 128, start, end),
         )  # fmt: skip

@@ -17,6 +17,8 @@ import triton.language as tl
 from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases
 from kernels.kv_codes import KvKind, coded, encode, scale_of
 
+_NUM_WARPS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvTarget:
@@ -72,7 +74,7 @@ def rope_store(
     query = qkv.new_empty(len(qkv), num_heads, head_dim)
     weight = rotation.cos
     if len(qkv):
-        _rope_store[(len(qkv), num_heads + 2 * num_kv_heads)](
+        _rope_store[(len(qkv), 3)](
             qkv, query, target.keys, target.values,
             weight if target.key_scale is None else target.key_scale,
             weight if target.value_scale is None else target.value_scale,
@@ -85,7 +87,7 @@ def rope_store(
                 num_heads, num_kv_heads, head_dim, 2 * rotation.cos.shape[1], target.kind,
                 norms is not None,
             ),
-            num_warps=1,
+            num_warps=_NUM_WARPS,
         )  # fmt: skip
     return query
 
@@ -101,6 +103,8 @@ def _constants(
     return {
         "NUM_HEADS": num_heads,
         "NUM_KV_HEADS": num_kv_heads,
+        "BLOCK_H": triton.next_power_of_2(num_heads),
+        "BLOCK_KV": triton.next_power_of_2(num_kv_heads),
         "HEAD_DIM": head_dim,
         "BLOCK_D": triton.next_power_of_2(head_dim),
         "HALF": rotated // 2,
@@ -113,72 +117,83 @@ def _constants(
 def _rope_store(
     qkv, query, keys, values, key_scale, value_scale, query_weight, key_weight,
     cos, sin, positions, slots, eps, weight_offset, qkv_stride, key_stride, value_stride,
-    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr, HALF: tl.constexpr, KIND: tl.constexpr, HAS_NORMS: tl.constexpr,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_KV: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr,
+    KIND: tl.constexpr, HAS_NORMS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tokens, heads + 2 * kv_heads)."""
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Grid (tokens, 3): queries, keys, values."""
+    token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + token).to(tl.int64)
-    position = tl.load(positions + token).to(tl.int64)
-    dim = tl.arange(0, BLOCK_D)
-    live = dim < HEAD_DIM
-    source = qkv + token * qkv_stride + head * HEAD_DIM
-    if head < NUM_HEADS:
-        x = _rotated(
-            source, query_weight, cos + position * HALF, sin + position * HALF, eps, weight_offset,
-            HEAD_DIM, BLOCK_D, HALF, HAS_NORMS,
+    angle = tl.load(positions + token).to(tl.int64) * HALF
+    source = qkv + token * qkv_stride
+    if part == 0:
+        x, place, live = _rotated(
+            source, query_weight, cos + angle, sin + angle, eps, weight_offset,
+            NUM_HEADS, BLOCK_H, HEAD_DIM, BLOCK_D, HALF, HAS_NORMS,
         )  # fmt: skip
-        place = query + (token * NUM_HEADS + head) * HEAD_DIM + dim
-        tl.store(place, x.to(query.dtype.element_ty), mask=live)
+        query += token * NUM_HEADS * HEAD_DIM
+        tl.store(query + place, x.to(query.dtype.element_ty), mask=live)
     elif slot >= 0:
-        if head < NUM_HEADS + NUM_KV_HEADS:
-            x = _rotated(
-                source, key_weight, cos + position * HALF, sin + position * HALF, eps,
-                weight_offset, HEAD_DIM, BLOCK_D, HALF, HAS_NORMS,
+        source += NUM_HEADS * HEAD_DIM
+        if part == 1:
+            x, place, live = _rotated(
+                source, key_weight, cos + angle, sin + angle, eps, weight_offset,
+                NUM_KV_HEADS, BLOCK_KV, HEAD_DIM, BLOCK_D, HALF, HAS_NORMS,
             )  # fmt: skip
-            kv_head = head - NUM_HEADS
-            at = slot * NUM_KV_HEADS + kv_head
-            _store(
-                keys + slot * key_stride + kv_head * HEAD_DIM + dim, key_scale + at, x, live, KIND
-            )
+            scales = key_scale + slot * NUM_KV_HEADS
+            _store(keys + slot * key_stride, scales, x, place, live, NUM_KV_HEADS, BLOCK_KV, KIND)
         else:
-            x = tl.load(source + dim, mask=live, other=0.0).to(tl.float32)
-            kv_head = head - NUM_HEADS - NUM_KV_HEADS
-            at = slot * NUM_KV_HEADS + kv_head
-            place = values + slot * value_stride + kv_head * HEAD_DIM + dim
-            _store(place, value_scale + at, x, live, KIND)
+            source += NUM_KV_HEADS * HEAD_DIM
+            place, live = _tile(NUM_KV_HEADS, BLOCK_KV, HEAD_DIM, BLOCK_D)
+            x = tl.load(source + place, mask=live, other=0.0).to(tl.float32)
+            scales = value_scale + slot * NUM_KV_HEADS
+            values += slot * value_stride
+            _store(values, scales, x, place, live, NUM_KV_HEADS, BLOCK_KV, KIND)
+
+
+@triton.jit
+def _tile(HEADS: tl.constexpr, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Places [BLOCK, BLOCK_D] of a token's numbers, and which there are."""
+    head, dim = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    return head * HEAD_DIM + dim, (head < HEADS) & (dim < HEAD_DIM)
 
 
 @triton.jit
 def _rotated(
-    source, weight, cos, sin, eps, weight_offset,
+    source, weight, cos, sin, eps, weight_offset, HEADS: tl.constexpr, BLOCK: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, HAS_NORMS: tl.constexpr,
 ):  # fmt: skip
-    """A head [BLOCK_D] float32, normed and rotated; 0 beyond the head."""
+    """Heads [BLOCK, BLOCK_D] float32, normed and rotated, 0 beyond; their places, which are."""
+    place, live = _tile(HEADS, BLOCK, HEAD_DIM, BLOCK_D)
     dim = tl.arange(0, BLOCK_D)
     turned = dim < 2 * HALF
-    partner = tl.where(dim < HALF, dim + HALF, dim - HALF)
-    x = tl.load(source + dim, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
-    other = tl.load(source + partner, mask=turned, other=0.0).to(tl.float32)
+    partner = tl.where(dim < HALF, HALF, -HALF)
+    x = tl.load(source + place, mask=live, other=0.0).to(tl.float32)
+    there = live & turned[None, :]
+    other = tl.load(source + place + partner[None, :], mask=there, other=0.0).to(tl.float32)
     if HAS_NORMS:
-        scale = tl.rsqrt(tl.sum(x * x, 0) / HEAD_DIM + eps)
+        scale = tl.rsqrt(tl.sum(x * x, 1) / HEAD_DIM + eps)[:, None]
         factor = tl.load(weight + dim, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
-        x = x * scale * (factor + weight_offset)
-        factor = tl.load(weight + partner, mask=turned, other=0.0).to(tl.float32)
-        other = other * scale * (factor + weight_offset)
-    c = tl.load(cos + dim % HALF, mask=turned, other=1.0)
-    s = tl.load(sin + dim % HALF, mask=turned, other=0.0)
-    return tl.where(turned, x * c + tl.where(dim < HALF, -other, other) * s, x)
+        x = x * scale * (factor + weight_offset)[None, :]
+        factor = tl.load(weight + dim + partner, mask=turned, other=0.0).to(tl.float32)
+        other = other * scale * (factor + weight_offset)[None, :]
+    c = tl.load(cos + dim % HALF, mask=turned, other=1.0)[None, :]
+    s = tl.load(sin + dim % HALF, mask=turned, other=0.0)[None, :]
+    moved = x * c + tl.where(dim < HALF, -1.0, 1.0)[None, :] * other * s
+    return tl.where(there, moved, tl.where(live, x, 0.0)), place, live
 
 
 @triton.jit
-def _store(place, scale_place, x, live, KIND: tl.constexpr):
+def _store(
+    pool, scales, x, place, live, HEADS: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr
+):  # fmt: skip
     if KIND == "none":
-        tl.store(place, x.to(place.dtype.element_ty), mask=live)
+        tl.store(pool + place, x.to(pool.dtype.element_ty), mask=live)
     else:
         scale = scale_of(x, KIND)
-        tl.store(scale_place, scale)
-        tl.store(place, coded(x, scale, KIND), mask=live)
+        head = tl.arange(0, BLOCK)
+        tl.store(scales + head, scale, mask=head < HEADS)
+        tl.store(pool + place, coded(x, scale, KIND), mask=live)
 
 
 def rope_store_reference(
@@ -233,7 +248,7 @@ def _check(
 ) -> int:
     """Number of query heads."""
     num_kv_heads, head_dim = target.keys.shape[1:]
-    num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
+    num_heads = int(qkv.shape[1] // head_dim - 2 * num_kv_heads)
     if num_heads < 1 or qkv.shape[1] % head_dim or qkv.stride(1) != 1:
         raise ValueError(f"qkv {tuple(qkv.shape)} for {num_kv_heads} KV heads of {head_dim}")
     for name, column in (("positions", positions), ("slots", slots)):
@@ -252,7 +267,8 @@ def _check(
 def compile_cases() -> CompileCases:
     """Heads of 64, 128 and 256 for every kind of pool."""
     shapes = ((9, 3, 64, "f32", False), (32, 8, 128, "bf16", False), (16, 8, 256, "bf16", True))
-    for kind, stored in (("none", ""), ("int8", "*i8"), ("fp8", "*u8")):
+    kinds: tuple[tuple[KvKind, str], ...] = (("none", ""), ("int8", "*i8"), ("fp8", "*u8"))
+    for kind, stored in kinds:
         for num_heads, num_kv_heads, head_dim, dtype, has_norms in shapes:
             number = SHORT_DTYPES[dtype]
             yield CompileCase(
@@ -266,5 +282,5 @@ def compile_cases() -> CompileCases:
                     "qkv_stride": "i32", "key_stride": "i32", "value_stride": "i32",
                 },
                 constants=_constants(num_heads, num_kv_heads, head_dim, head_dim, kind, has_norms),
-                num_warps=1,
+                num_warps=_NUM_WARPS,
             )  # fmt: skip

@@ -56,7 +56,7 @@ ONLY_IN = {
     ),
     "starlette": ("tokenizer_svc.http",),
     "uvicorn": ("tokenizer_svc.http",),
-    "kernels": ("gpu_worker.ops", "kernels"),
+    "kernels": ("gpu_worker.device", "kernels"),
 }
 """Libraries that cost memory, start-up time or a second place to make a known mistake."""
 
@@ -138,7 +138,7 @@ def test_libraries_stay_in_their_rooms() -> None:
     assert libraries_in_their_rooms(
         snippet("tokenizer_svc.x", "from prometheus_client import Gauge")
     )
-    assert not libraries_in_their_rooms(snippet("gpu_worker.ops", "import kernels.rope"))
+    assert not libraries_in_their_rooms(snippet("gpu_worker.device.model", "import kernels.rope"))
     hold(libraries_in_their_rooms)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from gpu_worker.attention_plan import AttentionPlan, Cuts, Rows, Stem, plan_attention
+from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, Stem, plan_attention
 from kernels.attention_inputs import AttentionRules, PagedKv, WorkItems
 from kernels.kv_codes import KvKind, decode, encode
 

@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 import torch
 
-from gpu_worker.attention_plan import Stem
+from gpu_worker.device.attention_plan import Stem
 from kernels.attention_inputs import AttentionRules, WorkItems
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from tests.kernels.batches import Batch, Shape, batch, cut, softmax_attention

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-IntArray = np.ndarray[Any, np.dtype[np.int32]]
+IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
 _NOT_CAUSAL = 1 << 30
 _NO_PARTIAL = -1
@@ -69,8 +69,13 @@ class AttentionPlan:
     num_partials: int
 
 
-def plan_attention(rows: Rows, cuts: Cuts, stems: Sequence[Stem] = ()) -> AttentionPlan:
-    """The items of a step; those of stems first, stems from the root on."""
+def plan_attention(
+    rows: Rows, cuts: Cuts, stems: Sequence[Stem] = (), num_tokens: int | None = None
+) -> AttentionPlan:
+    """The items of rows; those of stems first, stems from the root on.
+
+    num_tokens: of the whole step, where these are not all its rows; the others are not merged.
+    """
     covered = np.zeros(len(rows), np.int64)
     parts = []
     for stem in stems:
@@ -80,7 +85,8 @@ def plan_attention(rows: Rows, cuts: Cuts, stems: Sequence[Stem] = ()) -> Attent
         parts.append(_stem_items(rows, cuts, stem))
     parts.append(_row_items(rows, cuts, covered))
     items = np.concatenate(parts).astype(np.int32)
-    num_tokens = int((rows.first_query + rows.num_queries).max(initial=0))
+    if num_tokens is None:
+        num_tokens = int((rows.first_query + rows.num_queries).max(initial=0))
     return _numbered(items, num_tokens)
 
 

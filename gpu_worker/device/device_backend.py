@@ -1,0 +1,73 @@
+"""Backend on the Triton kernels: puts weights, pool, model and a step's inputs together."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from gpu_worker.backend import KvDtype
+from gpu_worker.blocks import FloatArray, WeightFormat
+from gpu_worker.device.device_llama import DeviceLlama, device_home
+from gpu_worker.device.device_pool import DevicePool, PoolOptions
+from gpu_worker.device.step_inputs import CutSizes, step_inputs
+from gpu_worker.llama import load_llama
+from gpu_worker.model_config import ModelConfig
+from gpu_worker.row_table import Step
+from gpu_worker.weights import WeightReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """What is asked of the backend."""
+
+    num_slots: int
+    max_length: int
+    device: str = "cuda"
+    """"cpu" only where Triton is interpreted."""
+    dtype: torch.dtype = torch.bfloat16
+    """Of weights, activations and uncoded keys and values."""
+    kv_dtype: KvDtype = "float32"
+    """"float32": as `dtype` says."""
+    poison: bool = False
+
+
+class DeviceBackend:
+    """See Backend."""
+
+    weights: WeightFormat = "float32"
+
+    def __init__(self, config: ModelConfig, reader: WeightReader, options: DeviceOptions) -> None:
+        self._device = torch.device(options.device)
+        self.name = f"triton {options.device}"
+        self.kv_dtype = options.kv_dtype
+        pool = PoolOptions(
+            num_slots=options.num_slots,
+            device=self._device,
+            dtype=options.dtype,
+            kind="int8" if options.kv_dtype == "int8" else "none",
+            poison=options.poison,
+        )
+        self._pool = DevicePool(config, pool)
+        self.kv_bytes_per_slot = self._pool.bytes_per_slot
+        weights = load_llama(config, reader, device_home(self._device, options.dtype))
+        self._model = DeviceLlama(config, weights, self._pool, options.max_length)
+        self._sizes = CutSizes(groups=config.num_groups)
+        self._forward_ns = 0
+
+    def forward(self, step: Step) -> FloatArray:
+        """See Backend."""
+        started_ns = time.perf_counter_ns()
+        with torch.inference_mode():
+            logits = self._model.forward(step_inputs(step, self._sizes, self._device))
+            result: FloatArray = logits.cpu().numpy()
+        self._forward_ns = time.perf_counter_ns() - started_ns
+        return result
+
+    def forget(self) -> None:
+        """See Backend."""
+        self._pool.forget()
+
+    def phases_ns(self) -> Mapping[str, int]:
+        """All of it as "rest": what runs on a device is not known from here."""
+        return {"products": 0, "attention": 0, "rest": self._forward_ns}

@@ -1,0 +1,76 @@
+"""The forward pass on interpreted Triton kernels gives what the CPU's gives."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from tests.gpu_worker.random_models import (
+    MAX_LENGTH,
+    SHAPES,
+    TORCH,
+    Kind,
+    Piece,
+    RandomWeights,
+    make_backend,
+    make_step,
+)
+from tests.gpu_worker.tiny_models import random_tokens
+
+NUM_SLOTS = 700
+
+
+def device_backend(name: str, kv_dtype: str = "float32") -> DeviceBackend:
+    options = DeviceOptions(
+        num_slots=NUM_SLOTS,
+        max_length=MAX_LENGTH,
+        device="cpu",
+        dtype=torch.float32,
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]
+        poison=True,
+    )
+    return DeviceBackend(SHAPES[name], RandomWeights(), options)
+
+
+def steps(vocab_size: int) -> list[list[Piece]]:
+    """A prompt in two chunks, two rows beside it, drafts, and decodes; slots in random order."""
+    order = np.random.default_rng(5).permutation(NUM_SLOTS - 1).astype(np.int32) + 1
+    rows = [
+        (random_tokens(length, seed, vocab_size), order[start : start + length])
+        for seed, (length, start) in enumerate(((90, 0), (33, 100), (70, 200)))
+    ]
+
+    def piece(row: int, begin: int, end: int, num_samples: int = 1) -> Piece:
+        tokens, slots = rows[row]
+        return Piece(tokens=tokens, slots=slots, begin=begin, end=end, num_samples=num_samples)
+
+    return [
+        [piece(0, 0, 50, 0), piece(1, 0, 32), piece(2, 0, 65)],
+        [piece(0, 50, 89), piece(1, 32, 33), piece(2, 65, 69, 4)],
+        [piece(0, 89, 90), piece(2, 69, 70)],
+    ]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_and_tokens_are_those_of_torch(name: str) -> None:
+    device, torch_backend = (
+        device_backend(name),
+        make_backend(SHAPES[name], TORCH, num_slots=NUM_SLOTS),
+    )
+    for pieces in steps(SHAPES[name].vocab_size):
+        step = make_step(pieces)
+        ours, theirs = device.forward(step).copy(), torch_backend.forward(step)
+        np.testing.assert_allclose(ours, theirs, atol=2e-4, rtol=0)
+        assert (ours.argmax(-1) == theirs.argmax(-1)).all()
+
+
+def test_an_int8_pool_is_near() -> None:
+    device = device_backend("grouped", "int8")
+    other = make_backend(
+        SHAPES["grouped"], Kind(weights="float32", kv_dtype="int8"), num_slots=NUM_SLOTS
+    )
+    assert device.kv_bytes_per_slot < 0.4 * device_backend("grouped").kv_bytes_per_slot
+    for pieces in steps(SHAPES["grouped"].vocab_size):
+        step = make_step(pieces)
+        ours, theirs = device.forward(step), other.forward(step)
+        assert np.abs(ours - theirs).max() < 0.15 * np.abs(theirs).max()
