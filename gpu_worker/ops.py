@@ -1,4 +1,4 @@
-"""The arithmetic of a layer, except attention.  The only file that may import `kernels`.
+"""The arithmetic of a layer on the CPU, except attention.
 
 Every function gives each token's row the same bits whatever other rows are in the batch, as far as
 torch allows; the engine's promise of equal tokens rests on it.

@@ -1,5 +1,7 @@
 """What every test folder shares; fixtures live beside the tests that use them."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -8,6 +10,9 @@ settings.register_profile(
     "radixd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("radixd")
+
+# Kernels are interpreted, as no GPU is needed here; decided when a file of kernels is first read.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
