@@ -92,17 +92,16 @@ def compiled(case: CompileCase, target_name: str) -> Compiled:
         binary = _compile(case, target)
     except Exception as error:  # whatever a compiler throws is the finding
         return Compiled(case=case.name, target=target_name, problem=_reason(error))
-    registers, spilled, instructions = _inspected(binary)
+    wanted = [wish.partition(":")[2] for wish in case.wants if wish.startswith(f"{target_name}:")]
+    registers, spilled = _resources(binary)
     shared = int(binary.metadata.shared)
     problems = []
     if spilled:
         problems.append(f"spills {spilled}")
     if shared > target.shared_kib * _KIB:
         problems.append(f"{shared} bytes of shared memory of {target.shared_kib * _KIB}")
-    for wish in case.wants:
-        name, _, instruction = wish.partition(":")
-        if name == target_name and instruction not in instructions:
-            problems.append(f"no {instruction}")
+    instructions = _instructions(binary) if wanted else ""
+    problems += [f"no {wish}" for wish in wanted if wish not in instructions]
     return Compiled(
         case=case.name,
         target=target_name,
@@ -142,8 +141,8 @@ def _compile(case: CompileCase, target: Target) -> Any:
     )
 
 
-def _inspected(binary: Any) -> tuple[int, int, str]:
-    """Registers, what spilled, and the instructions."""
+def _resources(binary: Any) -> tuple[int, int]:
+    """Registers, and what spilled."""
     if "cubin" not in binary.asm:
         text = binary.asm["amdgcn"]
 
@@ -151,23 +150,29 @@ def _inspected(binary: Any) -> tuple[int, int, str]:
             found = re.search(rf"\.{name}:\s*(\d+)", text)
             return int(found[1]) if found else 0
 
-        return count("vgpr_count"), count("vgpr_spill_count") + count("sgpr_spill_count"), text
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary.asm["cubin"])
-        file.flush()
-        usage = _tool("cuobjdump", "-res-usage", file.name)
-        found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
-        if found is None:
-            raise ValueError(f"cuobjdump says nothing of registers: {usage[:200]}")
-        return int(found[1]), int(found[2]) + int(found[3]), _tool("nvdisasm", file.name)
+        return count("vgpr_count"), count("vgpr_spill_count") + count("sgpr_spill_count")
+    usage = _tool("cuobjdump", "-res-usage", binary.asm["cubin"])
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
+    if found is None:
+        raise ValueError(f"cuobjdump says nothing of registers: {usage[:200]}")
+    return int(found[1]), int(found[2]) + int(found[3])
 
 
-def _tool(name: str, *arguments: str) -> str:
+def _instructions(binary: Any) -> str:
+    if "cubin" not in binary.asm:
+        return str(binary.asm["amdgcn"])
+    return _tool("nvdisasm", "-c", binary.asm["cubin"])
+
+
+def _tool(name: str, option: str, cubin: bytes) -> str:
     """Output of one of the binary tools that triton ships."""
     import triton
 
     path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=True)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([path, option, file.name], capture_output=True, text=True, check=True)
     return done.stdout
 
 
