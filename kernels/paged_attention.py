@@ -39,7 +39,7 @@ from kernels.kv_codes import FP8_FACTOR, KvKind, decode, fp8_over_factor
 from kernels.merge_partials import merge_partials, merge_partials_reference
 
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
-_LOG2_E = 1.4426950408889634
+_LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
 
 
@@ -223,13 +223,10 @@ def _attend_range(
             score *= _scale(key_scale + slot * NUM_KV_HEADS, inside, KIND)[None, :]
         if HAS_SOFT_CAP:
             score = soft_cap * _tanh(score / soft_cap)
-        seen = inside[None, :] & (position[None, :] <= query_position[:, None])
-        if HAS_WINDOW:
-            seen = seen & (position[None, :] > query_position[:, None] - window)
-        score = tl.where(seen, score * 1.4426950408889634, -float("inf"))
+        seen = _seen(position, inside, query_position, window, HAS_WINDOW)
+        score = tl.where(seen, score * _LOG2_E, -float("inf"))
         new_max = tl.maximum(row_max, tl.max(score, 1))
-        # Rows that have seen nothing yet: -inf less -inf would be NaN.
-        finite_max = tl.where(new_max == -float("inf"), 0.0, new_max)
+        finite_max = tl.where(new_max == -float("inf"), 0.0, new_max)  # of rows that saw nothing
         faded = tl.exp2(row_max - finite_max)
         weight = tl.exp2(score - finite_max[:, None])
         row_sum = row_sum * faded + tl.sum(weight, 1)
@@ -244,6 +241,15 @@ def _attend_range(
         mixed = mixed * faded[:, None] + added
         row_max = new_max
     return mixed, row_max, row_sum
+
+
+@triton.jit
+def _seen(position, inside, query_position, window, HAS_WINDOW: tl.constexpr):
+    """[queries, positions] which a query may see."""
+    seen = inside[None, :] & (position[None, :] <= query_position[:, None])
+    if HAS_WINDOW:
+        seen = seen & (position[None, :] > query_position[:, None] - window)
+    return seen
 
 
 @triton.jit
