@@ -54,7 +54,8 @@ def test_generate_prints_one_json_object(stack):
     usage = answer["usage"]
     assert usage["prompt_tokens"] == 5
     assert usage["completion_tokens"] == len(answer["token_ids"])
-    assert set(usage) == {"prompt_tokens", "completion_tokens", "cached_tokens"}
+    names = {"prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"}
+    assert set(usage) == names
     assert answer["seed"] >= 0
 
 
