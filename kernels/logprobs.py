@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from kernels.compile_case import CompileCase, CompileCases
+from kernels.logit_row import load_logits, winner
 
 _BLOCK = 2048
 _NUM_WARPS = 8
@@ -51,36 +52,30 @@ def _logprobs(
     lane = tl.arange(0, BLOCK)
     largest = tl.full((BLOCK,), -float("inf"), tl.float32)
     for start in range(0, vocab_size, BLOCK):
-        largest = tl.maximum(largest, _load(x, start + lane, vocab_size))
+        largest = tl.maximum(largest, load_logits(x, start + lane, vocab_size))
     highest = tl.max(largest, 0)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, vocab_size, BLOCK):
-        value = _load(x, start + lane, vocab_size)
+        value = load_logits(x, start + lane, vocab_size)
         total += tl.where(start + lane < vocab_size, tl.exp(_below(value, highest)), 0.0)
     # At least 1 where anything is finite, so that no logprob is above 0.
     norm = tl.log(tl.maximum(tl.sum(total, 0), 1.0))
-    own = _load(x, tl.load(chosen + row) + tl.zeros((1,), tl.int32), vocab_size)
+    own = load_logits(x, tl.load(chosen + row) + tl.zeros((1,), tl.int32), vocab_size)
     tl.store(of_chosen + row + tl.zeros((1,), tl.int32), _below(own, highest) - norm)
     last, last_token = float("inf"), -1
     for rank in range(num_top):
         best = tl.full((BLOCK,), -float("inf"), tl.float32)
         token = tl.full((BLOCK,), 2147483647, tl.int32)
         for start in range(0, vocab_size, BLOCK):
-            value = _load(x, start + lane, vocab_size)
+            value = load_logits(x, start + lane, vocab_size)
             at = start + lane
             left = (value < last) | ((value == last) & (at > last_token))
             better = left & (at < vocab_size) & ((value > best) | (token == 2147483647))
             best = tl.where(better, value, best)
             token = tl.where(better, at, token)
-        last, last_token = _winner(best, token)
+        last, last_token = winner(best, token)
         tl.store(top_ids + row * num_top + rank, last_token)
         tl.store(top + row * num_top + rank, _below(last, highest) - norm)
-
-
-@triton.jit
-def _load(x, token, vocab_size):
-    value = tl.load(x + token, mask=token < vocab_size, other=-float("inf"))
-    return tl.where(value == value, value, -float("inf"))
 
 
 @triton.jit
@@ -88,13 +83,6 @@ def _below(value, highest):
     """value - highest, 0 where both are infinity."""
     less = tl.where(value == highest, 0.0, value - highest)
     return tl.where(highest == -float("inf"), -float("inf"), less)
-
-
-@triton.jit
-def _winner(value, token):
-    """The largest value, and the lowest of the tokens that have it."""
-    best = tl.max(value, 0)
-    return best, tl.min(tl.where(value == best, token, 2147483647), 0)
 
 
 def logprobs_reference(

@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 
 from kernels.compile_case import CompileCase, CompileCases
+from kernels.logit_row import load_logits, winner
 
 GREEDY_BELOW = 1e-5
 """Temperatures below it are greedy."""
@@ -95,12 +96,6 @@ def _sample(
 
 
 @triton.jit
-def _load(x, token, vocab_size):
-    value = tl.load(x + token, mask=token < vocab_size, other=-float("inf"))
-    return tl.where(value == value, value, -float("inf"))
-
-
-@triton.jit
 def _key(x):
     """uint32 in the order of the floats."""
     bits = x.to(tl.uint32, bitcast=True)
@@ -112,13 +107,6 @@ def _value(key):
     """The float of a key."""
     bits = tl.where((key >> 31) != 0, key ^ 0x80000000, key ^ 0xFFFFFFFF)
     return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _winner(value, token):
-    """The largest value, and the lowest of the tokens that have it."""
-    best = tl.max(value, 0)
-    return best, tl.min(tl.where(value == best, token, 2147483647), 0)
 
 
 @triton.jit
@@ -134,7 +122,7 @@ def _largest(x, vocab_size, BLOCK: tl.constexpr):
         better = value > best  # never of a NaN
         best = tl.where(better, value, best)
         best_token = tl.where(better, start + lane, best_token)
-    top, token = _winner(best, best_token)
+    top, token = winner(best, best_token)
     return top, token, tl.max(broken, 0)
 
 
@@ -149,7 +137,7 @@ def _kth_largest(x, k, vocab_size, BLOCK: tl.constexpr, BITS: tl.constexpr):
         candidate = (key + (step << (32 - BITS - done))).to(tl.uint32)
         count = tl.zeros((2**BITS,), tl.int32)
         for start in range(0, vocab_size, BLOCK):
-            keys = _key(_load(x, start + lane, vocab_size))
+            keys = _key(load_logits(x, start + lane, vocab_size))
             keys = tl.where(start + lane < vocab_size, keys, 0)
             count += tl.sum((keys[None, :] >= candidate[:, None]).to(tl.int32), 1)
         enough = (count >= k) | (step == 0)
@@ -169,7 +157,7 @@ def _nucleus(
     # Probability above the least key, and of its ties that stay.
     mass = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, vocab_size, BLOCK):
-        value = _load(x, start + lane, vocab_size)
+        value = load_logits(x, start + lane, vocab_size)
         mass += tl.where(_key(value) > least_key, tl.exp((value - top) / heat), 0.0)
     of_ties = least_ties.to(tl.float32) * tl.exp((_value(least_key) - top) / heat)
     # Without a least key there are no ties to count; its value is no number then.
@@ -181,7 +169,7 @@ def _nucleus(
         candidate = (key + (step << (32 - BITS - done))).to(tl.uint32)
         reached = tl.zeros((2**BITS,), tl.float32)
         for start in range(0, vocab_size, BLOCK):
-            value = _load(x, start + lane, vocab_size)
+            value = load_logits(x, start + lane, vocab_size)
             keys = _key(value)
             weight = tl.where(keys > least_key, tl.exp((value - top) / heat), 0.0)
             reached += tl.sum(
@@ -214,7 +202,7 @@ def _draw(
     used = 0
     for start in range(0, vocab_size, BLOCK):
         token = start + lane
-        value = _load(x, token, vocab_size)
+        value = load_logits(x, token, vocab_size)
         keys = _key(value)
         score = (value - top) / heat
         possible = (keys >= threshold) & (score >= least_score) & (value > -float("inf"))
@@ -226,7 +214,7 @@ def _draw(
             better = noisy > best
             best = tl.where(better, noisy, best)
             best_token = tl.where(better, token, best_token)
-    _, choice = _winner(best, best_token)
+    _, choice = winner(best, best_token)
     return choice
 
 

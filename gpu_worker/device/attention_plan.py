@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
+from kernels.attention_inputs import ITEM_FIELDS, NO_PARTIAL, NOT_CAUSAL
 
-_NOT_CAUSAL = 1 << 30
-_NO_PARTIAL = -1
-_NUM_FIELDS = 8
+IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ def _stem_items(rows: Rows, cuts: Cuts, stem: Stem) -> IntArray:
     start = starts[tiles]
     offset = np.full(len(tiles), rows.table_offset[stem.first_row])
     queries = np.minimum(tile, end_query - start)
-    position = np.full(len(tiles), _NOT_CAUSAL)
+    position = np.full(len(tiles), NOT_CAUSAL)
     return _stacked(start, queries, offset, begin, end, position, np.ones(len(tiles), bool))
 
 
@@ -153,7 +151,7 @@ def _stacked(
     is_part: Any,
 ) -> IntArray:
     """Items whose partial row is yet to be numbered: 0 where they have one."""
-    partial = np.where(is_part, 0, _NO_PARTIAL)
+    partial = np.where(is_part, 0, NO_PARTIAL)
     unused = np.zeros(len(begin), np.int64)
     return np.stack(
         [first_query, num_queries, offset, begin, end, position, partial, unused], axis=1
@@ -162,7 +160,7 @@ def _stacked(
 
 def _numbered(items: IntArray, num_tokens: int) -> AttentionPlan:
     """Gives partial items their rows, and each token the list of its own."""
-    is_part = items[:, 6] != _NO_PARTIAL
+    is_part = items[:, 6] != NO_PARTIAL
     queries = items[is_part, 1].astype(np.int64)
     first_rows = np.cumsum(queries) - queries
     items[is_part, 6] = first_rows
@@ -173,7 +171,7 @@ def _numbered(items: IntArray, num_tokens: int) -> AttentionPlan:
     merge_start = np.zeros(num_tokens + 1, np.int32)
     np.cumsum(np.bincount(token, minlength=num_tokens), out=merge_start[1:])
     return AttentionPlan(
-        items=items.reshape(-1, _NUM_FIELDS),
+        items=items.reshape(-1, ITEM_FIELDS),
         merge_start=merge_start,
         merge_rows=row[order].astype(np.int32),
         num_partials=num_partials,

@@ -21,8 +21,8 @@ NUM_GRPC_CALLERS = 6
 NUM_HTTP_CALLERS = 4
 MAX_GROWTH_BYTES = 256 << 20
 """Memory that one service may hold more after the noise than before it.  Caches fill up once, and
-peaks leave holes: of 130 MiB that the front had grown to, the C heap used 23, as before the noise.
-A kilobyte lost in each call of ten minutes passes it."""
+peaks leave holes: of 130 MiB that the front held after 100 s, the C heap had 23 in use.  Two
+kilobytes lost in each call of ten minutes pass it."""
 RESTORE_S = 5.0
 """Noise sets policies too, and with some, two tokens a step for instance, a big call takes minutes
 by right; so none of them stays longer than this."""
