@@ -125,19 +125,17 @@ def _torch(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> B
     os.environ.setdefault("GOMP_SPINCOUNT", str(_SPIN_COUNT))
     import torch
 
-    from gpu_worker.llama import load_llama
     from gpu_worker.torch_backend import TorchBackend
 
     torch.set_num_threads(options.num_threads)
     with model.reading() as reader:
-        weights = load_llama(model.config, reader)
-    return TorchBackend(
-        model.config,
-        weights,
-        num_slots=limits.num_slots,
-        max_length=limits.longest(model.config),
-        poison=limits.poison,
-    )
+        return TorchBackend(
+            model.config,
+            reader,
+            num_slots=limits.num_slots,
+            max_length=limits.longest(model.config),
+            poison=limits.poison,
+        )
 
 
 _SPIN_COUNT = 1000

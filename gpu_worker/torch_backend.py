@@ -10,10 +10,14 @@ import torch
 from gpu_worker.attention import TorchAttention
 from gpu_worker.backend import KvDtype
 from gpu_worker.blocks import FloatArray, WeightFormat
+from gpu_worker.decoder import Decoder
+from gpu_worker.decoder_weights import load_weights
 from gpu_worker.kv_pool import KvPool
-from gpu_worker.llama import LlamaModel, LlamaWeights
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import Step
+from gpu_worker.torch_arithmetic import TorchArithmetic, TorchHome
+from gpu_worker.weight_home import WeightHome
+from gpu_worker.weights import WeightReader
 
 
 class TorchBackend:
@@ -26,22 +30,32 @@ class TorchBackend:
     def __init__(
         self,
         config: ModelConfig,
-        weights: LlamaWeights,
+        reader: WeightReader,
         *,
         num_slots: int,
         max_length: int,
         poison: bool = False,
+        home: WeightHome | None = None,
     ) -> None:
+        weights = load_weights(config, reader, home or TorchHome())
         self._pool = KvPool(config, num_slots, poison=poison)
         self.kv_bytes_per_slot = self._pool.bytes_per_slot
-        self._model = LlamaModel(config, weights, TorchAttention(config), max_length)
+        self._arithmetic = TorchArithmetic(
+            config,
+            self._pool,
+            TorchAttention(config),
+            max_length=max_length,
+            rope_factors=weights.rope_factors,
+        )
+        self._decoder = Decoder(weights, self._arithmetic, config.vocab_size)
         self._forward_ns = 0
 
     def forward(self, step: Step) -> FloatArray:
         """See Backend."""
         started_ns = time.perf_counter_ns()
         with torch.inference_mode():
-            logits: FloatArray = self._model.forward(step, self._pool).numpy()
+            begun = self._arithmetic.begin_step(step)
+            logits: FloatArray = self._decoder.forward(begun).numpy()
         self._forward_ns = time.perf_counter_ns() - started_ns
         return logits
 

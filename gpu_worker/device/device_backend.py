@@ -8,10 +8,12 @@ import torch
 
 from gpu_worker.backend import KvDtype
 from gpu_worker.blocks import FloatArray, WeightFormat
-from gpu_worker.device.device_llama import DeviceLlama, device_home
+from gpu_worker.decoder import Decoder
+from gpu_worker.decoder_weights import load_weights
+from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.device.device_pool import DevicePool, PoolOptions
+from gpu_worker.device.kernel_arithmetic import KernelArithmetic
 from gpu_worker.device.step_inputs import CutSizes, step_inputs
-from gpu_worker.llama import load_llama
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import Step
 from gpu_worker.weights import WeightReader
@@ -50,8 +52,15 @@ class DeviceBackend:
         )
         self._pool = DevicePool(config, pool)
         self.kv_bytes_per_slot = self._pool.bytes_per_slot
-        weights = load_llama(config, reader, device_home(self._device, options.dtype))
-        self._model = DeviceLlama(config, weights, self._pool, options.max_length)
+        weights = load_weights(config, reader, DeviceHome(self._device, options.dtype))
+        arithmetic = KernelArithmetic(
+            config,
+            self._pool,
+            self._device,
+            max_length=options.max_length,
+            rope_factors=weights.rope_factors,
+        )
+        self._decoder = Decoder(weights, arithmetic, config.vocab_size)
         self._sizes = CutSizes(groups=config.num_groups)
         self._forward_ns = 0
 
@@ -59,7 +68,7 @@ class DeviceBackend:
         """See Backend."""
         started_ns = time.perf_counter_ns()
         with torch.inference_mode():
-            logits = self._model.forward(step_inputs(step, self._sizes, self._device))
+            logits = self._decoder.forward(step_inputs(step, self._sizes, self._device))
             result: FloatArray = logits.cpu().numpy()
         self._forward_ns = time.perf_counter_ns() - started_ns
         return result

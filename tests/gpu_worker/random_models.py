@@ -143,11 +143,9 @@ def make_backend(
 
 def make_torch_backend(config: ModelConfig, reader: WeightReader, num_slots: int) -> Backend:
     """These weights in torch; unwritten slots hold NaN."""
-    from gpu_worker.llama import load_llama  # late: a process under a sanitizer does without
-    from gpu_worker.torch_backend import TorchBackend
+    from gpu_worker.torch_backend import TorchBackend  # late: a sanitizer's process has no torch
 
-    weights = load_llama(config, reader)
-    return TorchBackend(config, weights, num_slots=num_slots, max_length=MAX_LENGTH, poison=True)
+    return TorchBackend(config, reader, num_slots=num_slots, max_length=MAX_LENGTH, poison=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

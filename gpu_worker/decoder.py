@@ -1,0 +1,61 @@
+"""A decoder-only transformer: weights in, logits out, on whatever arithmetic there is.
+
+Not here: the pool's books, sampling, plans; how anything is computed (arithmetic, weight_home).
+"""
+
+from typing import Generic, TypeVar
+
+import torch
+
+from gpu_worker.arithmetic import Arithmetic
+from gpu_worker.decoder_weights import DecoderWeights, LayerWeights
+
+StepT = TypeVar("StepT")
+
+
+class Decoder(Generic[StepT]):
+    """Computes a step's tokens, ragged and in one go."""
+
+    def __init__(
+        self, weights: DecoderWeights, arithmetic: Arithmetic[StepT], vocab_size: int
+    ) -> None:
+        self._weights = weights
+        self._arithmetic = arithmetic
+        self._vocab_size = vocab_size
+
+    def forward(self, step: StepT) -> torch.Tensor:
+        """Writes the KV of the step's tokens; float32 logits [num_logits, vocab] in plan order.
+
+        Asks nothing of the device but shapes: a step of the same shapes is the same work.
+        """
+        arithmetic, weights = self._arithmetic, self._weights
+        hidden = arithmetic.embed(weights.embedding, step)
+        update: torch.Tensor | None = None
+        for index, layer in enumerate(weights.layers):
+            update = self._layer(index, layer, step, hidden, update)
+        if update is not None:
+            hidden += update
+        # The head is the largest matrix: only what is sampled or scored goes through it.
+        wanted = arithmetic.wanted(hidden, step)
+        if not len(wanted):
+            return wanted.new_empty(0, self._vocab_size, dtype=torch.float32)
+        return arithmetic.logits(weights.head(arithmetic.norm(wanted, weights.final_norm)))
+
+    def _layer(
+        self,
+        index: int,
+        layer: LayerWeights,
+        step: StepT,
+        hidden: torch.Tensor,
+        update: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """What the layer adds to `hidden`, to which it adds what the one before left."""
+        arithmetic = self._arithmetic
+        if update is None:
+            normed = arithmetic.norm(hidden, layer.attention_norm)
+        else:
+            normed = arithmetic.norm(update, layer.attention_norm, hidden)
+        query = arithmetic.rotate_and_store(index, layer.qkv(normed), step)
+        mixed = layer.attention_out(arithmetic.attend(index, query, step))
+        normed = arithmetic.norm(mixed, layer.mlp_norm, hidden)
+        return layer.down(arithmetic.gated(layer.gate_up(normed)))
