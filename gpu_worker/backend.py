@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from gpu_worker.blocks import FloatArray, WeightFormat
-from gpu_worker.row_table import Step
+from gpu_worker.row_table import RowTable, Step
+from gpu_worker.step_runner import StepRunner
 
 KvDtype = Literal["float32", "int8"]
 
@@ -38,6 +39,10 @@ class Backend(Protocol):
     @property
     def kv_bytes_per_slot(self) -> int:
         """Of keys and values over all layers."""
+        ...
+
+    def runner(self, table: RowTable) -> StepRunner:
+        """Who carries out the steps of this table on the backend."""
         ...
 
     def forward(self, step: Step) -> FloatArray:

@@ -11,7 +11,7 @@ import time
 from array import array
 from dataclasses import dataclass
 
-from gpu_worker.engine import PlanError
+from gpu_worker.engine import DoneStep, PlanError
 from gpu_worker.fake_model import Constraints, FakeModel, extend, no_logprobs
 from gpu_worker.row_grammar import RowGrammar, RowGrammars
 from protos.plan import (
@@ -99,6 +99,10 @@ class FakeEngine:
         """[num_slots] token ids and [num_slots] positions that lie there now."""
         tokens = array("i", map(self._tokens.__getitem__, slots))
         return tokens, array("i", map(self._positions.__getitem__, slots))
+
+    def begin(self, plan: BatchPlan) -> DoneStep:
+        """See Engine; all of it happens here."""
+        return DoneStep(self.execute(plan))
 
     def execute(self, plan: BatchPlan) -> BatchResult:
         """Writes the inputs into their slots and hashes the rows that sample.

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from gpu_worker.backend import Backend
 from gpu_worker.blocks import FloatArray
 from gpu_worker.model_config import ModelConfig
-from gpu_worker.prompt_scoring import score_prompts
 from gpu_worker.row_grammar import RowGrammars, no_vocabulary
 from gpu_worker.row_table import RowTable, Step
-from gpu_worker.step_sampling import row_faults, sample_step
+from gpu_worker.step_runner import RunningStep
 from protos.plan import MAX_CONTEXT_TOKENS, BatchPlan, BatchResult, Hello
 from radixd.chassis.vocabulary import Vocabulary
 
@@ -44,6 +43,35 @@ class ModelIdentity:
 
     model_id: str
     model_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """StepInFlight of a runner's step."""
+
+    step_id: int
+    running: RunningStep
+    applied_ns: int
+    """What it took to check the plan, which is Python of the worker."""
+
+    def is_done(self) -> bool:
+        """See StepInFlight."""
+        return self.running.is_done()
+
+    def result(self) -> BatchResult:
+        """See StepInFlight."""
+        sampled = self.running.sampled()
+        *phases_ns, python_ns = sampled.phases_ns or (0,)
+        return BatchResult(
+            step_id=self.step_id,
+            token_ids=sampled.token_ids,
+            forward_ns=sampled.forward_ns + self.applied_ns,
+            logprobs=sampled.logprobs,
+            prompt_logprobs=sampled.prompt_logprobs,
+            num_sampled=sampled.num_sampled,
+            phases_ns=(*phases_ns, python_ns + self.applied_ns) if phases_ns else (),
+            row_faults=sampled.row_faults,
+        )
 
 
 class ModelEngine:
@@ -85,6 +113,7 @@ class ModelEngine:
             vocab_size=config.vocab_size,
             grammars=grammars,
         )
+        self._runner = backend.runner(self._table)
 
     def hello(self) -> Hello:
         """See Engine."""
@@ -93,37 +122,29 @@ class ModelEngine:
     def reset(self) -> None:
         """See Engine."""
         self._table.reset()
-        self._backend.forget()
+        self._runner.forget()
 
-    def execute(self, plan: BatchPlan) -> BatchResult:
+    def begin(self, plan: BatchPlan) -> EngineStep:
         """See Engine."""
+        self._runner.settle()
         started_ns = time.perf_counter_ns()
         step = self._table.apply(plan)
-        logits = self._backend.forward(step)
-        sampling_ns = time.perf_counter_ns()
-        prompt_logprobs = score_prompts(self._table, step, logits)
-        token_ids, num_sampled, logprobs = sample_step(self._table, step, logits)
-        done_ns = time.perf_counter_ns()
-        phases = self._backend.phases_ns()
-        inside_ns = phases["products"], phases["attention"], phases["rest"]
-        # Calling the backend is Python of the worker, as far as the backend does not count it.
-        python_ns = sampling_ns - started_ns - sum(inside_ns)
-        return BatchResult(
-            step_id=plan.step_id,
-            token_ids=token_ids,
-            forward_ns=done_ns - started_ns,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            num_sampled=num_sampled,
-            phases_ns=(*inside_ns, done_ns - sampling_ns, max(0, python_ns)),
-            row_faults=row_faults(self._table, step),
-        )
+        applied_ns = time.perf_counter_ns() - started_ns
+        return EngineStep(plan.step_id, self._runner.begin(step), applied_ns)
+
+    def execute(self, plan: BatchPlan) -> BatchResult:
+        """One step from begin to end, for who has no other in flight.
+
+        Raises:
+            RadixdError: see Engine.begin.
+        """
+        return self.begin(plan).result()
 
     def forward(self, plan: BatchPlan) -> tuple[Step, FloatArray]:
         """The plan without its sampling: the step, and logits [sum(num_logits), vocab].
 
         Raises:
-            PlanError: see Engine.execute.
+            PlanError: see Engine.begin.
         """
         step = self._table.apply(plan)
         return step, self._backend.forward(step)

@@ -12,8 +12,9 @@ import sys
 import time
 
 from gpu_worker.__main__ import main
+from gpu_worker.engine import DoneStep
 from gpu_worker.fake_engine import FakeEngine, FakeModel
-from protos.plan import BatchPlan, BatchResult, Hello
+from protos.plan import BatchPlan, Hello
 from radixd.chassis.settings import Settings
 
 STAMP = struct.Struct("<IIq")
@@ -45,7 +46,7 @@ class StampingEngine:
         self._streams.clear()
         self._engine.reset()
 
-    def execute(self, plan: BatchPlan) -> BatchResult:
+    def begin(self, plan: BatchPlan) -> DoneStep:
         """As the engine's."""
         for row in plan.freed_rows:
             self._streams.pop(row, None)
@@ -60,7 +61,7 @@ class StampingEngine:
                 self._num_sampled[stream] = first + count
                 stamps += [STAMP.pack(stream, first + i, now_ns) for i in range(count)]
         os.write(self._file, b"".join(stamps))
-        return result
+        return DoneStep(result)
 
     def _stream(self, row: int) -> int | None:
         if row not in self._streams:

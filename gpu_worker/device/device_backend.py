@@ -14,8 +14,9 @@ from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.device.device_pool import DevicePool, PoolOptions
 from gpu_worker.device.kernel_arithmetic import KernelArithmetic
 from gpu_worker.device.step_inputs import CutSizes, step_inputs
+from gpu_worker.host_runner import HostRunner
 from gpu_worker.model_config import ModelConfig
-from gpu_worker.row_table import Step
+from gpu_worker.row_table import RowTable, Step
 from gpu_worker.weights import WeightReader
 
 
@@ -63,6 +64,10 @@ class DeviceBackend:
         self._decoder = Decoder(weights, arithmetic, config.vocab_size)
         self._sizes = CutSizes(groups=config.num_groups)
         self._forward_ns = 0
+
+    def runner(self, table: RowTable) -> HostRunner:
+        """See Backend."""
+        return HostRunner(self, table)
 
     def forward(self, step: Step) -> FloatArray:
         """See Backend."""

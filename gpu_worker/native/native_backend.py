@@ -8,6 +8,7 @@ import numpy as np
 
 from gpu_worker.backend import KvDtype
 from gpu_worker.blocks import FloatArray, WeightFormat
+from gpu_worker.host_runner import HostRunner
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.native.build import NativeUnavailable, built_library
 from gpu_worker.native.library import (
@@ -23,7 +24,7 @@ from gpu_worker.native.library import (
 )
 from gpu_worker.native.native_weights import NativeWeights
 from gpu_worker.rope import rope_tables
-from gpu_worker.row_table import Step
+from gpu_worker.row_table import RowTable, Step
 from protos.plan import MAX_PAGE_SIZE
 
 
@@ -69,6 +70,10 @@ class NativeBackend:
                 raise MemoryError(str(error)) from None
             raise NativeUnavailable(f"{options.num_threads} threads: {error}") from None
         self.forget()
+
+    def runner(self, table: RowTable) -> HostRunner:
+        """See Backend."""
+        return HostRunner(self, table)
 
     def forward(self, step: Step) -> FloatArray:
         """See Backend."""

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from gpu_worker.engine import Engine
+from gpu_worker.engine import Engine, PlanError
 from gpu_worker.fake_engine import FakeEngine, FakeModel
 from gpu_worker.session import BEAT_NS, Session
 from protos import wire
@@ -51,6 +51,41 @@ class FailingEngine(FakeEngine):
         if self.error is not None:
             raise self.error
         return super().execute(plan)
+
+
+class SlowStep:
+    """A step in flight until the test says otherwise."""
+
+    def __init__(self, result: BatchResult) -> None:
+        self._result = result
+        self.done = False
+        self.error: Exception | None = None
+
+    def is_done(self) -> bool:
+        return self.done
+
+    def result(self) -> BatchResult:
+        self.done = True
+        if self.error is not None:
+            raise self.error
+        return self._result
+
+
+class SlowEngine(FakeEngine):
+    """Like an engine on a device: what it began is done when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeModel(), num_slots=50, max_rows=4, max_length=40)
+        self.steps: list[SlowStep] = []
+        self.num_resets = 0
+
+    def reset(self) -> None:
+        super().reset()
+        self.num_resets = getattr(self, "num_resets", 0) + 1
+
+    def begin(self, plan: BatchPlan) -> SlowStep:  # type: ignore[override]
+        self.steps.append(SlowStep(self.execute(plan)))
+        return self.steps[-1]
 
 
 class Bench:
@@ -221,3 +256,73 @@ def test_engine_that_fails_is_a_fault_and_recovers(error: Exception) -> None:
     engine.error = None
     bench.tell(Ready(), OTHER_EPOCH)
     only(bench.tell(first_plan(), OTHER_EPOCH), BatchResult, OTHER_EPOCH)
+
+
+def slow_bench() -> tuple[SlowEngine, Bench]:
+    """Two steps in flight."""
+    engine = SlowEngine()
+    bench = Bench(engine).ready()
+    assert bench.tell(first_plan()) == []
+    assert bench.tell(next_plan(2, 3)) == []
+    return engine, bench
+
+
+def kinds(envelopes: list[Envelope]) -> list[tuple[type[Message], int]]:
+    """What was said of which steps."""
+    return [(type(e.message), getattr(e.message, "step_id", 0)) for e in envelopes]
+
+
+def test_results_of_steps_in_flight_come_in_order_when_they_are_done() -> None:
+    engine, bench = slow_bench()
+    engine.steps[1].done = True
+    assert bench.wait(0) == []
+    engine.steps[0].done = True
+    assert kinds(bench.wait(0)) == [(BatchResult, 1), (BatchResult, 2)]
+
+
+def test_a_third_plan_waits_for_the_first() -> None:
+    engine, bench = slow_bench()
+    assert kinds(bench.tell(next_plan(3, 4))) == [(BatchResult, 1)]
+    assert [step.done for step in engine.steps] == [True, False, False]
+
+
+def test_a_step_that_fails_in_flight_takes_those_behind_it_along() -> None:
+    engine, bench = slow_bench()
+    engine.steps[0].error, engine.steps[0].done = InternalFault("lost"), True
+    first, second = bench.wait(0)
+    assert first.message == Fault(step_id=1, message="lost")
+    assert isinstance(second.message, Fault)
+    assert "not ready" in second.message.message
+    assert kinds(bench.tell(next_plan(3, 4))) == [(Fault, 3)]
+    assert len(engine.steps) == 2
+
+
+def test_a_plan_that_is_refused_is_answered_behind_the_steps_in_flight() -> None:
+    _, bench = slow_bench()
+    assert kinds(bench.tell(next_plan(3, 9))) == [(BatchResult, 1), (BatchResult, 2), (Fault, 3)]
+
+
+def test_a_step_that_fails_while_the_third_waits_refuses_it() -> None:
+    engine, bench = slow_bench()
+    engine.steps[0].error = PlanError("lost")
+    assert kinds(bench.tell(next_plan(3, 4))) == [(Fault, 1), (Fault, 2), (Fault, 3)]
+
+
+def test_ready_drops_what_is_in_flight() -> None:
+    engine, bench = slow_bench()
+    before = engine.num_resets
+    assert bench.tell(Ready(), OTHER_EPOCH) == []
+    engine.steps[0].done = engine.steps[1].done = True
+    assert bench.wait(0) == []
+    assert engine.num_resets == before + 1
+
+
+def test_a_stranger_is_answered_behind_the_steps_in_flight() -> None:
+    _, bench = slow_bench()
+    said = bench.tell(first_plan(7), OTHER_EPOCH)
+    assert kinds(said) == [(BatchResult, 1), (BatchResult, 2), (Fault, 7), (Hello, 0)]
+
+
+def test_a_long_step_does_not_silence_the_worker() -> None:
+    _, bench = slow_bench()
+    assert kinds(bench.wait(BEAT_NS)) == [(Ping, 0)]
