@@ -10,22 +10,15 @@ import torch
 from gpu_worker.attention import TorchAttention
 from gpu_worker.backend import KvDtype
 from gpu_worker.blocks import FloatArray, WeightFormat
-<<<<<<< HEAD
 from gpu_worker.decoder import Decoder
 from gpu_worker.decoder_weights import load_weights
-=======
 from gpu_worker.host_runner import HostRunner
->>>>>>> 0f13657 (Begin a step before the one before is answered)
 from gpu_worker.kv_pool import KvPool
 from gpu_worker.model_config import ModelConfig
-<<<<<<< HEAD
-from gpu_worker.row_table import Step
+from gpu_worker.row_table import RowTable, Step
 from gpu_worker.torch_arithmetic import TorchArithmetic, TorchHome
 from gpu_worker.weight_home import WeightHome
 from gpu_worker.weights import WeightReader
-=======
-from gpu_worker.row_table import RowTable, Step
->>>>>>> 0f13657 (Begin a step before the one before is answered)
 
 
 class TorchBackend:
