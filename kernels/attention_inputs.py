@@ -54,6 +54,26 @@ class WorkItems:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Room for partial results, which one launch after another may use: nothing in it is kept."""
+
+    out: torch.Tensor
+    """float32 [partial rows, heads, head_dim], contiguous"""
+    lse: torch.Tensor
+    """float32 [partial rows, heads], contiguous, base 2"""
+
+
+def workspace_for(num_partials: int, query: torch.Tensor) -> Workspace:
+    """Room for this many partial rows of such queries [tokens, heads, head_dim]."""
+    num_heads, head_dim = query.shape[1:]
+    room = (max(num_partials, 1), num_heads)
+    return Workspace(
+        out=query.new_empty((*room, head_dim), dtype=torch.float32),
+        lse=query.new_empty(room, dtype=torch.float32),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRules:
     """What a layer asks besides softmax(q k / sqrt(d)) v."""
 
@@ -103,3 +123,22 @@ def check_inputs(
             raise ValueError(f"{name}: heads of a token do not lie one behind the other")
     if lse is not None and (lse.shape != (num_tokens, num_heads) or not lse.is_contiguous()):
         raise ValueError(f"lse {tuple(lse.shape)}: not [{num_tokens}, {num_heads}] contiguous")
+
+
+def check_workspace(workspace: Workspace, num_partials: int, query: torch.Tensor) -> None:
+    """Refuses a workspace that is too small for the partial rows of a launch.
+
+    Raises:
+        ValueError: its shapes or types are not those of `workspace_for`; names which.
+    """
+    _, num_heads, head_dim = query.shape
+    for name, tensor, tail in (
+        ("out", workspace.out, (num_heads, head_dim)),
+        ("lse", workspace.lse, (num_heads,)),
+    ):
+        if tensor.shape[1:] != tail or len(tensor) < max(num_partials, 1):
+            raise ValueError(
+                f"workspace.{name} {tuple(tensor.shape)} for {num_partials} partial rows of {tail}"
+            )
+        if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+            raise ValueError(f"workspace.{name} {tensor.dtype}: not float32 contiguous")

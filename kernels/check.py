@@ -66,6 +66,7 @@ def cases() -> Iterator[CompileCase]:
     from kernels import (
         adjust_logits,
         gather_rows,
+        linear,
         logprobs,
         merge_partials,
         paged_attention,
@@ -80,7 +81,7 @@ def cases() -> Iterator[CompileCase]:
 
     for module in (
         *(paged_attention, merge_partials, rope_store, rms_norm, silu_mul, gather_rows),
-        *(adjust_logits, sample, logprobs, slot_copy, requantise, quantised_linear),
+        *(adjust_logits, sample, logprobs, slot_copy, requantise, quantised_linear, linear),
     ):
         yield from module.compile_cases()
 

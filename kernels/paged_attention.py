@@ -32,7 +32,10 @@ from kernels.attention_inputs import (
     AttentionRules,
     PagedKv,
     WorkItems,
+    Workspace,
     check_inputs,
+    check_workspace,
+    workspace_for,
 )
 from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
 from kernels.kv_codes import FP8_FACTOR, KvKind, decode, fp8_over_factor
@@ -75,30 +78,32 @@ def paged_attention(
     rules: AttentionRules,
     out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
+    workspace: Workspace | None = None,
 ) -> torch.Tensor:
     """softmax(scores) @ values of every query token.
 
     query: [tokens, heads, head_dim], each token contiguous.
     out: where the result goes, shaped like query; made, of zeros, where None.
     lse: float32 [tokens, heads]; gets the natural log of the sum of exp(scores), where given.
+    workspace: for partial results; made where None.  With it and `out` nothing is allocated.
 
     Raises:
         ValueError: shapes, types or strides do not go together; names which.
     """
     check_inputs(query, kv, work, out, lse)
     out = torch.zeros_like(query, memory_format=torch.contiguous_format) if out is None else out
+    if workspace is None:
+        workspace = workspace_for(work.num_partials, query)
+    check_workspace(workspace, work.num_partials, query)
     num_heads, head_dim = query.shape[1:]
     num_kv_heads = kv.keys.shape[1]
-    room = (max(work.num_partials, 1), num_heads)
-    partial_out = query.new_empty((*room, head_dim), dtype=torch.float32)
-    partial_lse = query.new_empty(room, dtype=torch.float32)
-    unused = partial_lse
+    unused = workspace.lse
     tile = tile_for(work.block_queries, head_dim, kv.kind, vendor_here())
     _attend_items[(work.items.shape[0], num_kv_heads)](
         query, kv.keys, kv.values,
         unused if kv.key_scale is None else kv.key_scale,
         unused if kv.value_scale is None else kv.value_scale,
-        kv.page_table, work.items, work.num_items, out, partial_out, partial_lse,
+        kv.page_table, work.items, work.num_items, out, workspace.out, workspace.lse,
         unused if lse is None else lse,
         rules.scale, rules.window, rules.soft_cap,
         query.stride(0), out.stride(0), kv.keys.stride(0), kv.values.stride(0),
@@ -110,7 +115,7 @@ def paged_attention(
         num_stages=tile.num_stages,
     )  # fmt: skip
     if work.num_partials:
-        merge_partials(partial_out, partial_lse, work.merge_start, work.merge_rows, out, lse)
+        merge_partials(workspace.out, workspace.lse, work.merge_start, work.merge_rows, out, lse)
     return out
 
 
@@ -276,8 +281,9 @@ def paged_attention_reference(
     rules: AttentionRules,
     out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
+    workspace: Workspace | None = None,
 ) -> torch.Tensor:
-    """The same in plain torch and float64, item by item."""
+    """The same in plain torch and float64, item by item; it needs no workspace."""
     check_inputs(query, kv, work, out, lse)
     out = torch.zeros_like(query, memory_format=torch.contiguous_format) if out is None else out
     num_heads, head_dim = query.shape[1:]

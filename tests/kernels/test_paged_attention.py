@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_worker.device.attention_plan import Stem
-from kernels.attention_inputs import AttentionRules, WorkItems
+from kernels.attention_inputs import AttentionRules, WorkItems, Workspace, workspace_for
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from tests.kernels.batches import Batch, Shape, batch, cut, softmax_attention
 
@@ -160,6 +160,21 @@ def test_what_lies_past_the_items_is_not_read() -> None:
     room[: len(work.items)] = work.items
     padded = dataclasses.replace(work, items=room)
     assert torch.equal(paged_attention(given.query, given.kv, padded, rules(shape)), wanted)
+
+
+def test_a_workspace_serves_any_launch_that_fits_in_it() -> None:
+    """Whatever an earlier launch left there, and though it is larger than needed."""
+    shape = Shape()
+    given = batch(shape)
+    work = cut(given)
+    room = workspace_for(work.num_partials + 3, given.query)
+    room.out.fill_(torch.nan)
+    room.lse.fill_(torch.nan)
+    out = paged_attention(given.query, given.kv, work, rules(shape), workspace=room)
+    assert torch.equal(out, paged_attention(given.query, given.kv, work, rules(shape)))
+    small = Workspace(out=room.out[: work.num_partials - 1], lse=room.lse)
+    with pytest.raises(ValueError, match=r"workspace.out .* for 5 partial rows"):
+        paged_attention(given.query, given.kv, work, rules(shape), workspace=small)
 
 
 def test_a_token_of_no_item_keeps_what_was_there() -> None:
