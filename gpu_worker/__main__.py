@@ -58,17 +58,19 @@ def build_engine(settings: Settings) -> Engine:
     from gpu_worker.model_engine import EngineLimits
 
     limits = EngineLimits(
-        num_slots=settings.kv_slots,
+        num_slots=settings.cpu_kv_slots,
         max_rows=settings.max_running,
         max_length=settings.max_length,
         poison=settings.log_level == "debug",
     )
     options = BackendOptions(
+        device=settings.device,
         backend=settings.backend,
         weights=settings.weights,
         kv_dtype=settings.kv_dtype,
         num_threads=settings.num_threads or usable_processors(),
         cpu_kernels=settings.cpu_kernels,
+        deterministic=settings.deterministic,
     )
     return load_engine(source, limits, options)
 
@@ -78,9 +80,9 @@ def _fake_engine(settings: Settings) -> Engine:
 
     return FakeEngine(
         FakeModel(),
-        num_slots=settings.kv_slots,
+        num_slots=settings.cpu_kv_slots,
         max_rows=settings.max_running,
-        max_length=settings.max_length or min(settings.kv_slots, MAX_CONTEXT_TOKENS),
+        max_length=settings.max_length or min(settings.cpu_kv_slots, MAX_CONTEXT_TOKENS),
         step_delay_s=settings.fake_step_ms / 1000,
     )
 

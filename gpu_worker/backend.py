@@ -11,7 +11,8 @@ from gpu_worker.blocks import FloatArray, WeightFormat
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.step_runner import StepRunner
 
-KvDtype = Literal["float32", "int8"]
+KvDtype = Literal["float32", "bfloat16", "fp8", "int8"]
+Precision = WeightFormat | Literal["bfloat16"]
 
 
 class Backend(Protocol):
@@ -27,7 +28,17 @@ class Backend(Protocol):
         ...
 
     @property
-    def weights(self) -> WeightFormat:
+    def device(self) -> str:
+        """For people, what it computes on: "cpu", "cuda: NVIDIA H200"."""
+        ...
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the pool beside the dump slot."""
+        ...
+
+    @property
+    def weights(self) -> Precision:
         """Precision of most matrices."""
         ...
 

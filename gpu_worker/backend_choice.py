@@ -1,17 +1,20 @@
 """Which backend computes, and with which weights: what was asked for, or what can be had here.
 
-Not here: the backends, the files, the accuracy of an arithmetic.
+Not here: which options go together, the backends, the files, the accuracy of an arithmetic.
 """
 
 import gc
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
 
 from gpu_worker.backend import Backend
 from gpu_worker.blocks import WeightFormat
+from gpu_worker.device.gpu import NoGpu, check_interpreter, find_gpu
 from gpu_worker.model_engine import EngineLimits
 from gpu_worker.native.build import NativeUnavailable, built_library
 from gpu_worker.native.native_backend import NativeBackend, NativeOptions, check_native
@@ -25,22 +28,33 @@ from gpu_worker.weight_choice import (
     forward_text,
 )
 from gpu_worker.weights import mostly_int4
-from protos.errors import InvalidRequest, ModelError
+from protos.errors import ModelError
+from radixd.chassis.backends import (
+    GPU,
+    INTERPRETED,
+    NATIVE,
+    TORCH,
+    BackendKind,
+    cannot_be_had,
+    possible,
+)
 
 _log = structlog.get_logger(__name__)
 
-_FORMATS: dict[str, WeightFormat] = {"fp32": "float32", "int8": "int8", "int4": "int4"}
+_NATIVE_FORMATS: dict[str, WeightFormat] = {"fp32": "float32", "int8": "int8", "int4": "int4"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
     """What the operator asks for; the names are those of the settings."""
 
-    backend: Literal["auto", "native", "torch"] = "auto"
-    weights: Literal["auto", "fp32", "int8", "int4"] = "fp32"
-    kv_dtype: Literal["fp32", "int8"] = "fp32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: Literal["auto", "native", "torch", "triton"] = "auto"
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] = "fp32"
+    kv_dtype: Literal["auto", "fp32", "bf16", "fp8", "int8"] = "auto"
     num_threads: int = 1
     cpu_kernels: Literal["auto", "avx512", "avx2"] = "auto"
+    deterministic: bool = False
 
 
 def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:
@@ -50,25 +64,23 @@ def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions
         ModelError: the weights cannot be read, or the pool does not fit in memory.
         InvalidRequest: what was asked for cannot be had here; names the option.
     """
-    why_not_native = "torch was asked for"
-    if options.backend != "torch":
+    missing: list[tuple[BackendKind, str]] = []
+    for kind in possible(options):
         try:
-            return _native(model, limits, options)
-        except NativeUnavailable as error:
-            why_not_native = str(error)
+            return _MAKERS[kind](model, limits, options)
+        except (NativeUnavailable, NoGpu) as error:
+            _say_missing(kind, str(error))
+            missing.append((kind, str(error)))
         except MemoryError as error:
             raise _no_memory(model, limits, error) from None
-        if options.backend == "native":
-            raise InvalidRequest("backend", f"native cannot be had: {why_not_native}")
-        _log.warning("native_backend_unavailable", reason=why_not_native, instead="torch")
-    for name in ("weights", "kv_dtype", "cpu_kernels"):
-        value = getattr(options, name)
-        if value not in ("auto", "fp32"):
-            raise InvalidRequest(name, f"{value} needs the native backend: {why_not_native}")
-    try:
-        return _torch(model, limits, options)
-    except RuntimeError as error:  # torch's word for memory that is not to be had
-        raise _no_memory(model, limits, error) from None
+    raise cannot_be_had(options, missing)
+
+
+def _say_missing(kind: BackendKind, reason: str) -> None:
+    if kind is GPU:
+        _log.info("gpu_not_used", reason=reason)
+    elif kind is NATIVE:
+        _log.warning("native_backend_unavailable", reason=reason, instead="torch")
 
 
 def _no_memory(model: OpenModel, limits: EngineLimits, error: Exception) -> ModelError:
@@ -96,7 +108,7 @@ def _native(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> 
 
 def _chosen_format(model: OpenModel, options: BackendOptions, kernels: str) -> WeightFormat:
     if options.weights != "auto":
-        return _FORMATS[options.weights]
+        return _NATIVE_FORMATS[options.weights]
 
     num_tokens = min(NUM_TOKENS, model.config.max_length)
 
@@ -128,7 +140,7 @@ def _torch(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> B
     from gpu_worker.torch_backend import TorchBackend
 
     torch.set_num_threads(options.num_threads)
-    with model.reading() as reader:
+    with _memory_of_torch(), model.reading() as reader:
         return TorchBackend(
             model.config,
             reader,
@@ -137,6 +149,74 @@ def _torch(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> B
             poison=limits.poison,
         )
 
+
+def _gpu(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:
+    gpu = find_gpu()
+    weights = options.weights
+    if weights == "auto":
+        weights = "fp32" if options.kv_dtype == "fp32" else "bf16"
+    return _triton(model, limits, replace(options, device="cuda", weights=weights), gpu.name)
+
+
+def _interpreted(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:
+    check_interpreter()
+    weights = "fp32" if options.weights == "auto" else options.weights
+    return _triton(model, limits, replace(options, device="cpu", weights=weights), "cpu")
+
+
+def _triton(
+    model: OpenModel, limits: EngineLimits, options: BackendOptions, device_name: str
+) -> Backend:
+    """On the kernels; neither `device` nor `weights` is auto any more."""
+    import torch
+
+    from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+
+    torch.set_num_threads(options.num_threads)
+    is_short = options.device == "cuda" and options.weights != "fp32"
+    kind: dict[str, Literal["int8", "fp8"]] = {"int8": "int8", "fp8": "fp8"}
+    wanted = DeviceOptions(
+        num_slots=limits.num_slots,
+        max_length=limits.longest(model.config),
+        device=options.device,
+        device_name=device_name,
+        dtype=torch.bfloat16 if is_short else torch.float32,
+        kv_kind=kind.get(options.kv_dtype, "none"),
+        deterministic=options.deterministic,
+        poison=limits.poison,
+    )
+    with _memory_of_torch(), model.reading() as reader:
+        return DeviceBackend(model.config, reader, wanted)
+
+
+@contextmanager
+def _memory_of_torch() -> Iterator[None]:
+    """Torch has several words for memory that is not to be had; here they become one.
+
+    Raises:
+        MemoryError: with torch's reason.
+    """
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:  # of a GPU
+        raise MemoryError(str(error)) from None
+    except RuntimeError as error:
+        if not any(word in str(error) for word in _NO_MEMORY):
+            raise
+        raise MemoryError(str(error)) from None
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "calculation overflowed")
+"""What torch says where a tensor does not fit in the machine's memory, or in any."""
+
+_MAKERS: dict[BackendKind, Callable[[OpenModel, EngineLimits, BackendOptions], Backend]] = {
+    GPU: _gpu,
+    NATIVE: _native,
+    TORCH: _torch,
+    INTERPRETED: _interpreted,
+}
 
 _SPIN_COUNT = 1000
 """Turns an idle thread of the matrix library spins before it sleeps.  Its default, 300 times as

@@ -35,11 +35,12 @@ def load_engine(
         "model_loaded",
         model=source.model_id,
         backend=backend.name,
+        device=backend.device,
         weights=backend.weights,
         kv_dtype=backend.kv_dtype,
         num_layers=model.config.num_layers,
         max_length=engine.hello().max_length,
-        num_slots=limits.num_slots,
+        num_slots=backend.num_slots,
         kv_bytes_per_slot=backend.kv_bytes_per_slot,
     )
     return engine

@@ -92,11 +92,11 @@ class ModelEngine:
             model_hash=identity.model_hash,
             vocab_size=config.vocab_size,
             eos_token_ids=config.eos_token_ids,
-            num_slots=limits.num_slots,
+            num_slots=backend.num_slots,
             max_rows=limits.max_rows,
             max_length=limits.longest(config),
             kv_dtype=backend.kv_dtype,
-            device="cpu",
+            device=backend.device,
             kind="model",
             kv_bytes_per_slot=backend.kv_bytes_per_slot,
             weights=backend.weights,
@@ -107,7 +107,7 @@ class ModelEngine:
         if read_vocabulary is not no_vocabulary:
             grammars.warm()
         self._table = RowTable(
-            num_slots=limits.num_slots,
+            num_slots=backend.num_slots,
             max_rows=limits.max_rows,
             max_length=limits.longest(config),
             vocab_size=config.vocab_size,

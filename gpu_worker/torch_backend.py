@@ -25,6 +25,7 @@ class TorchBackend:
     """Backend on torch, on the CPU."""
 
     name = "torch"
+    device = "cpu"
     weights: WeightFormat = "float32"
     kv_dtype: KvDtype = "float32"
 
@@ -40,6 +41,7 @@ class TorchBackend:
     ) -> None:
         weights = load_weights(config, reader, home or TorchHome())
         self._pool = KvPool(config, num_slots, poison=poison)
+        self.num_slots = num_slots
         self.kv_bytes_per_slot = self._pool.bytes_per_slot
         self._arithmetic = TorchArithmetic(
             config,

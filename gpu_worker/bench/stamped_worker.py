@@ -76,9 +76,9 @@ def stamping_engine(settings: Settings) -> StampingEngine:
     assert settings.run_dir is not None
     engine = FakeEngine(
         FakeModel(),
-        num_slots=settings.kv_slots,
+        num_slots=settings.cpu_kv_slots,
         max_rows=settings.max_running,
-        max_length=settings.max_length or settings.kv_slots,
+        max_length=settings.max_length or settings.cpu_kv_slots,
         step_delay_s=settings.fake_step_ms / 1000,
     )
     return StampingEngine(engine, os.path.join(settings.run_dir, FILE_NAME))

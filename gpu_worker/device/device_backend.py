@@ -3,11 +3,12 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from gpu_worker.backend import KvDtype
-from gpu_worker.blocks import FloatArray, WeightFormat
+from gpu_worker.backend import KvDtype, Precision
+from gpu_worker.blocks import FloatArray
 from gpu_worker.decoder import Decoder
 from gpu_worker.decoder_weights import load_weights
 from gpu_worker.device.device_home import DeviceHome
@@ -18,6 +19,7 @@ from gpu_worker.host_runner import HostRunner
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.weights import WeightReader
+from kernels.kv_codes import KvKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +30,38 @@ class DeviceOptions:
     max_length: int
     device: str = "cuda"
     """"cpu" only where Triton is interpreted."""
+    device_name: str = ""
+    """For people; empty: as `device`."""
     dtype: torch.dtype = torch.bfloat16
-    """Of weights, activations and uncoded keys and values."""
-    kv_dtype: KvDtype = "float32"
-    """"float32": as `dtype` says."""
+    """Of weights, activations and uncoded keys and values; bfloat16 or float32."""
+    kv_kind: KvKind = "none"
+    """How keys and values are coded in the pool."""
+    deterministic: bool = False
+    """A token's bits do not depend on what else is in its step."""
     poison: bool = False
+
+
+_NAMES: dict[torch.dtype, Literal["float32", "bfloat16"]] = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+}
 
 
 class DeviceBackend:
     """See Backend."""
 
-    weights: WeightFormat = "float32"
-
     def __init__(self, config: ModelConfig, reader: WeightReader, options: DeviceOptions) -> None:
         self._device = torch.device(options.device)
         self.name = f"triton {options.device}"
-        self.kv_dtype = options.kv_dtype
+        self.device = options.device_name or options.device
+        self.num_slots = options.num_slots
+        self.weights: Precision = _NAMES[options.dtype]
+        self.kv_dtype = _kv_dtype(options)
         pool = PoolOptions(
             num_slots=options.num_slots,
             device=self._device,
             dtype=options.dtype,
-            kind="int8" if options.kv_dtype == "int8" else "none",
+            kind=options.kv_kind,
             poison=options.poison,
         )
         self._pool = DevicePool(config, pool)
@@ -85,3 +98,7 @@ class DeviceBackend:
     def phases_ns(self) -> Mapping[str, int]:
         """All of it as "rest": what runs on a device is not known from here."""
         return {"products": 0, "attention": 0, "rest": self._forward_ns}
+
+
+def _kv_dtype(options: DeviceOptions) -> KvDtype:
+    return _NAMES[options.dtype] if options.kv_kind == "none" else options.kv_kind

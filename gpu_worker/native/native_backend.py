@@ -45,6 +45,8 @@ class NativeOptions:
 class NativeBackend:
     """Backend on the compiled library."""
 
+    device = "cpu"
+
     def __init__(self, config: ModelConfig, weights: NativeWeights, options: NativeOptions) -> None:
         """Builds the library if need be.
 
@@ -57,6 +59,7 @@ class NativeBackend:
         self._model = _new_model(library, config, options)
         self.name = f"native {find_kernels(library, options.kernels)}"
         self.weights: WeightFormat = weights.format
+        self.num_slots = options.num_slots
         self.kv_dtype: KvDtype = options.kv_dtype
         self.kv_bytes_per_slot = _kv_bytes(config, options.kv_dtype)
         self._phases_ns = dict.fromkeys(PHASES, 0)

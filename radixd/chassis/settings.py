@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from protos.plan import MAX_CONTEXT_TOKENS
 
+CPU_SLOTS = 16384
+"""Of a pool in the machine's own memory, where nobody says."""
+
 _WORKLOAD_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -62,21 +65,39 @@ class Settings(BaseModel):
     fake_step_ms: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="How long the fake worker takes for a step."
     )
-    device: Literal["auto", "cpu"] = Field("auto", description="Where the model runs.")
-    num_threads: int = Field(0, ge=0, description="Threads of the worker; 0: one a processor.")
-    backend: Literal["auto", "native", "torch"] = Field(
-        "auto", description="Who computes on the CPU: our compiled code or torch; auto: the first."
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs; auto: on a GPU where there is one."
+    )
+    num_threads: int = Field(
+        0, ge=0, description="Threads of the worker on the CPU; 0: one a processor."
+    )
+    backend: Literal["auto", "native", "torch", "triton"] = Field(
+        "auto", description="Who computes: compiled code or torch on the CPU, triton on a GPU."
     )
     cpu_kernels: Literal["auto", "avx512", "avx2"] = Field(
         "auto", description="Instructions of the compiled code; auto: the fastest there are here."
     )
-    weights: Literal["auto", "fp32", "int8", "int4"] = Field(
-        "auto", description="Precision of the weights; auto: the fastest that is accurate enough."
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] = Field(
+        "auto",
+        description="Precision of the weights; auto: the fastest that is accurate enough, bf16 "
+        "on a GPU.",
     )
-    kv_dtype: Literal["fp32", "int8"] = Field(
-        "fp32", description="Precision of keys and values in the pool."
+    kv_dtype: Literal["auto", "fp32", "bf16", "fp8", "int8"] = Field(
+        "auto",
+        description="Precision of keys and values in the pool; auto: fp32, on a GPU that of "
+        "activations.",
     )
-    kv_slots: int = Field(16384, ge=1, description="Token slots of the KV pool.")
+    deterministic: bool = Field(
+        False, description="On a GPU: a token's bits do not depend on what else is in the batch."
+    )
+    kv_slots: int | Literal["auto"] = Field(
+        "auto",
+        description=f"Token slots of the KV pool; auto: {CPU_SLOTS} on the CPU, what fits on a "
+        "GPU.",
+    )
+    memory_fraction: float = Field(
+        0.9, gt=0, le=1, description="Of kv_slots auto: share of a GPU's memory that is used."
+    )
     max_length: int = Field(
         0, ge=0, le=MAX_CONTEXT_TOKENS, description="Longest context; 0: the model's own limit."
     )
@@ -195,6 +216,19 @@ class Settings(BaseModel):
     )
     log_prompts: bool = Field(False, description="Log the text of prompts and answers.")
 
+    @field_validator("kv_slots", mode="before")
+    @classmethod
+    def _slots_or_auto(cls, given: object) -> object:
+        if given == "auto":
+            return given
+        try:
+            slots = int(str(given))
+        except ValueError:
+            raise ValueError(f"{given!r} is neither auto nor a whole number") from None
+        if slots < 1:
+            raise ValueError(f"{slots} is below 1")
+        return slots
+
     @field_validator("page_size")
     @classmethod
     def _power_of_two(cls, page_size: int) -> int:
@@ -250,7 +284,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _can_serve_somebody(self) -> "Settings":
-        if self.kv_slots < self.page_size:
+        if self.cpu_kv_slots < self.page_size:
             raise ValueError(f"kv_slots: {self.kv_slots} is not one page of {self.page_size} slots")
         if self.max_length == 1:
             raise ValueError("max_length: 1 leaves room for a prompt or for output, not for both")
@@ -270,6 +304,11 @@ class Settings(BaseModel):
     def asks_for(self, name: str) -> bool:
         """Whether the option was given, by whatever way, rather than left at its default."""
         return name in self.model_fields_set
+
+    @property
+    def cpu_kv_slots(self) -> int:
+        """Slots of a pool whose size is not measured."""
+        return CPU_SLOTS if self.kv_slots == "auto" else self.kv_slots
 
     @property
     def ipc_dir(self) -> Path:

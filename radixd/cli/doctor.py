@@ -6,6 +6,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from radixd.chassis.backends import GPU
 from radixd.chassis.command import settings_from_argv
 from radixd.cli import doctor_backend, doctor_checks, doctor_server
 from radixd.cli.doctor_finding import Finding, State
@@ -24,13 +25,14 @@ def doctor(
 ) -> None:
     """Check this machine; takes every option of `radixd up`, to check for those settings."""
     settings = settings_from_argv("radixd doctor", ctx.args)
+    backend, kind = doctor_backend.backend(settings)
     findings = [
         doctor_checks.python(),
         *doctor_checks.packages(settings),
         doctor_checks.names(),
         doctor_checks.model(settings),
-        doctor_backend.backend(settings),
-        doctor_checks.memory(settings),
+        backend,
+        doctor_checks.memory(settings, on_gpu=kind is GPU),
         doctor_checks.run_folder(settings),
         *doctor_server.ports(settings),
         doctor_server.health(settings, target),

@@ -87,19 +87,20 @@ def model(settings: Settings) -> Finding:
     return ok("model", f"{path}: {shape.num_parameters / 1e6:.0f} M parameters, readable")
 
 
-def memory(settings: Settings) -> Finding:
-    """Whether weights and pool fit beside what runs already."""
+def memory(settings: Settings, *, on_gpu: bool = False) -> Finding:
+    """Whether weights and pool fit beside what runs already; a GPU's memory is measured at start,
+    by the worker."""
     available = memory_bytes("MemAvailable")
-    shape = _shape(settings)
+    shape = None if on_gpu else _shape(settings)
     if available is None:
         return warn("memory", "unknown on this system", "see that the pool fits")
     if shape is None:
         return ok("memory", f"{_gib(available)} available")
     kv_bytes = shape.kv_bytes_per_token(settings.kv_dtype)
-    pool = settings.kv_slots * kv_bytes
+    pool = settings.cpu_kv_slots * kv_bytes
     needed = pool + shape.weight_bytes + SERVICES_BYTES
     detail = (
-        f"about {_gib(needed)} needed ({_gib(pool)} for {settings.kv_slots} slots of "
+        f"about {_gib(needed)} needed ({_gib(pool)} for {settings.cpu_kv_slots} slots of "
         f"{kv_bytes} bytes), {_gib(available)} available"
     )
     if needed <= available:

@@ -56,6 +56,15 @@ def test_flags_beat_variables_beat_file_beat_defaults(monkeypatch, tmp_path):
     assert settings.page_size == 1
 
 
+def test_slots_are_a_number_or_what_there_is_room_for():
+    assert settings_from_argv("x", []).kv_slots == "auto"
+    assert settings_from_argv("x", []).cpu_kv_slots == 16384
+    for given, slots in (("auto", 16384), ("77", 77)):
+        settings = settings_from_argv("x", ["--kv-slots", given])
+        assert settings.cpu_kv_slots == slots
+        assert settings_from_argv("x", argv_from_settings(settings)) == settings
+
+
 def test_help_names_what_an_option_takes(capsys):
     with pytest.raises(SystemExit):
         settings_from_argv("x", ["--help"])
@@ -82,6 +91,11 @@ def test_every_field_is_a_flag_in_kebab_case():
         (["--po", "1"], "--po: unknown option"),
         (["up"], "up: unknown option"),
         (["--device", "gpu"], "(--device)"),
+        (["--kv-slots", "many"], "kv_slots: 'many' is neither auto nor a whole number (--kv-slots"),
+        (["--kv-slots", "0"], "kv_slots: 0 is below 1 (--kv-slots)"),
+        (["--kv-slots", "1.5"], "kv_slots: '1.5' is neither auto nor a whole number"),
+        (["--memory-fraction", "0"], "(--memory-fraction)"),
+        (["--memory-fraction", "1.01"], "(--memory-fraction)"),
         (["--page-size", "0"], "(--page-size)"),
         (["--pipeline-depth", "3"], "(--pipeline-depth)"),
         (["--step-timeout-s", "nan"], "(--step-timeout-s)"),

@@ -130,6 +130,8 @@ def test_memory_findings(tmp_path: Path) -> None:
     huge = doctor_checks.memory(settings(model=model, kv_slots=10**12))
     assert huge.state is State.FAIL
     assert huge.advice.startswith("--kv-slots ")
+    on_gpu = doctor_checks.memory(settings(model=model, kv_slots=10**12), on_gpu=True)
+    assert (on_gpu.state, "needed" in on_gpu.detail) == (State.OK, False)
 
 
 def test_run_folder_findings(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_torch_computes_where_nothing_can_be_compiled(
         (BackendOptions(backend="native"), "backend", "no C"),
         (BackendOptions(weights="int8"), "weights", "int8 needs the native backend"),
         (BackendOptions(weights="int4"), "weights", "int4 needs the native backend"),
-        (BackendOptions(kv_dtype="int8"), "kv_dtype", "int8 needs the native backend"),
+        (BackendOptions(kv_dtype="int8"), "kv_dtype", "int8 needs a GPU or the native backend"),
     ],
 )
 def test_what_only_compiled_code_has_is_refused_without_it(
@@ -79,7 +79,7 @@ def test_what_only_compiled_code_has_is_refused_without_it(
     ],
 )
 def test_torch_has_one_precision(options: BackendOptions, field: str, model: ModelSource) -> None:
-    with pytest.raises(InvalidRequest, match="needs the native backend") as caught:
+    with pytest.raises(InvalidRequest, match="the native backend: torch was asked") as caught:
         load_engine(model, LIMITS, options)
     assert field in str(caught.value)
 
@@ -113,10 +113,25 @@ print("imported", *sorted(heavy & set(sys.modules)))
     assert done.stdout.splitlines()[-1:] == ["imported"], done.stdout + done.stderr
 
 
-def test_the_worker_says_in_one_line_that_it_cannot(model: ModelSource) -> None:
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (
+            ("--backend", "native"),
+            "backend: native cannot be had: no C++ compiler: no-such-c++",
+        ),
+        (
+            ("--device", "cuda"),
+            "device: cuda cannot be had: TRITON_INTERPRET=1 keeps kernels on the CPU",
+        ),
+    ],
+)
+def test_the_worker_says_in_one_line_that_it_cannot(
+    flags: tuple[str, str], wanted: str, model: ModelSource
+) -> None:
     command = [sys.executable, "-m", "gpu_worker", "--model", str(model.path), "--kv-slots", "64"]
     done = subprocess.run(
-        [*command, "--backend", "native"],
+        [*command, *flags],
         capture_output=True,
         text=True,
         timeout=50,
@@ -125,5 +140,26 @@ def test_the_worker_says_in_one_line_that_it_cannot(model: ModelSource) -> None:
     )
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
-    wanted = "gpu_worker: backend: native cannot be had: no C++ compiler: no-such-c++"
-    assert line == wanted
+    assert line == f"gpu_worker: {wanted}"
+
+
+def test_kernels_are_interpreted_where_that_is_asked_for(
+    model: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = BackendOptions(backend="triton", weights="auto", kv_dtype="fp8", device="cpu")
+    with capture_logs() as events:
+        hello = load_engine(model, LIMITS, asked).hello()
+    (loaded,) = [event for event in events if event["event"] == "model_loaded"]
+    assert loaded["backend"] == "triton cpu"
+    assert (hello.device, hello.weights, hello.kv_dtype) == ("cpu", "float32", "fp8")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(InvalidRequest, match="backend: triton cannot be had: kernels are interp"):
+        load_engine(model, LIMITS, asked)
+
+
+def test_auto_says_why_it_computes_on_the_cpu(model: ModelSource) -> None:
+    with capture_logs() as events:
+        load_engine(model, LIMITS)
+        load_engine(model, LIMITS, BackendOptions(device="cpu"))
+    (event,) = [event for event in events if event["event"] == "gpu_not_used"]
+    assert event["reason"] == "TRITON_INTERPRET=1 keeps kernels on the CPU"

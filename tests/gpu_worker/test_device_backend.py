@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from kernels.kv_codes import KvKind
 from tests.gpu_worker.random_models import (
     MAX_LENGTH,
     SHAPES,
@@ -20,13 +21,13 @@ from tests.gpu_worker.tiny_models import random_tokens
 NUM_SLOTS = 700
 
 
-def device_backend(name: str, kv_dtype: str = "float32") -> DeviceBackend:
+def device_backend(name: str, kv_kind: KvKind = "none") -> DeviceBackend:
     options = DeviceOptions(
         num_slots=NUM_SLOTS,
         max_length=MAX_LENGTH,
         device="cpu",
         dtype=torch.float32,
-        kv_dtype=kv_dtype,  # type: ignore[arg-type]
+        kv_kind=kv_kind,
         poison=True,
     )
     return DeviceBackend(SHAPES[name], RandomWeights(), options)

@@ -22,7 +22,8 @@ def test_the_model_says_what_it_computes_with(options: BackendOptions, tmp_path:
     # K and V, layers, heads, and a head of 16 in fp32, or in bytes with a scale in fp32.
     head_bytes = 16 + 4 if options.kv_dtype == "int8" else 16 * 4
     assert hello.kv_bytes_per_slot == 2 * 3 * 2 * head_bytes
-    assert hello.kv_dtype == options.kv_dtype.replace("fp", "float")
+    assert hello.kv_dtype == ("int8" if options.kv_dtype == "int8" else "float32")
+    assert hello.device == "cpu"
     assert hello.weights == options.weights.replace("fp", "float")
     assert (hello.device, hello.kind, hello.num_slots) == ("cpu", "model", 10)
 
