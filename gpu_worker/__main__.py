@@ -71,6 +71,9 @@ def build_engine(settings: Settings) -> Engine:
         num_threads=settings.num_threads or usable_processors(),
         cpu_kernels=settings.cpu_kernels,
         deterministic=settings.deterministic,
+        fit_pool=settings.kv_slots == "auto",
+        memory_fraction=settings.memory_fraction,
+        max_batch_tokens=settings.max_batch_tokens,
     )
     return load_engine(source, limits, options)
 

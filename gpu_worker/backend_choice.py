@@ -13,8 +13,9 @@ from typing import Literal
 import structlog
 
 from gpu_worker.backend import Backend
-from gpu_worker.blocks import WeightFormat
+from gpu_worker.blocks import BlockKind, WeightFormat
 from gpu_worker.device.gpu import NoGpu, check_interpreter, find_gpu
+from gpu_worker.device.pool_size import NoRoom, PoolFit
 from gpu_worker.model_engine import EngineLimits
 from gpu_worker.native.build import NativeUnavailable, built_library
 from gpu_worker.native.native_backend import NativeBackend, NativeOptions, check_native
@@ -41,6 +42,8 @@ from radixd.chassis.backends import (
 
 _log = structlog.get_logger(__name__)
 
+_BLOCKS: dict[str, BlockKind] = {"int8": "int8", "int4": "int4"}
+_KV_KINDS: dict[str, Literal["int8", "fp8"]] = {"int8": "int8", "fp8": "fp8"}
 _NATIVE_FORMATS: dict[str, WeightFormat] = {"fp32": "float32", "int8": "int8", "int4": "int4"}
 
 
@@ -55,6 +58,10 @@ class BackendOptions:
     num_threads: int = 1
     cpu_kernels: Literal["auto", "avx512", "avx2"] = "auto"
     deterministic: bool = False
+    fit_pool: bool = False
+    """On a GPU, give the pool what memory is left, rather than as many slots as the limits say."""
+    memory_fraction: float = 0.9
+    max_batch_tokens: int = 512
 
 
 def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:
@@ -83,7 +90,9 @@ def _say_missing(kind: BackendKind, reason: str) -> None:
         _log.warning("native_backend_unavailable", reason=reason, instead="torch")
 
 
-def _no_memory(model: OpenModel, limits: EngineLimits, error: Exception) -> ModelError:
+def _no_memory(model: OpenModel, limits: EngineLimits, error: MemoryError) -> ModelError:
+    if isinstance(error, NoRoom):
+        return ModelError(model.source.path, str(error))
     reason = (str(error).splitlines() or ["out of memory"])[0]
     problem = f"no memory for the weights and {limits.num_slots} slots: {reason}"
     return ModelError(model.source.path, problem)
@@ -173,15 +182,21 @@ def _triton(
     from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 
     torch.set_num_threads(options.num_threads)
-    is_short = options.device == "cuda" and options.weights != "fp32"
-    kind: dict[str, Literal["int8", "fp8"]] = {"int8": "int8", "fp8": "fp8"}
+    is_gpu = options.device == "cuda"
+    fit = PoolFit(
+        memory_fraction=options.memory_fraction,
+        max_tokens=options.max_batch_tokens,
+        max_rows=limits.max_rows,
+    )
     wanted = DeviceOptions(
         num_slots=limits.num_slots,
         max_length=limits.longest(model.config),
         device=options.device,
         device_name=device_name,
-        dtype=torch.bfloat16 if is_short else torch.float32,
-        kv_kind=kind.get(options.kv_dtype, "none"),
+        fit=fit if is_gpu and options.fit_pool else None,
+        dtype=torch.bfloat16 if is_gpu and options.weights != "fp32" else torch.float32,
+        blocks=_BLOCKS.get(options.weights),
+        kv_kind=_KV_KINDS.get(options.kv_dtype, "none"),
         deterministic=options.deterministic,
         poison=limits.poison,
     )

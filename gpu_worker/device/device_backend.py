@@ -8,18 +8,23 @@ from typing import Literal
 import torch
 
 from gpu_worker.backend import KvDtype, Precision
-from gpu_worker.blocks import FloatArray
+from gpu_worker.blocks import BlockKind, FloatArray
 from gpu_worker.decoder import Decoder
 from gpu_worker.decoder_weights import load_weights
 from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.device.device_pool import DevicePool, PoolOptions
 from gpu_worker.device.kernel_arithmetic import KernelArithmetic
+from gpu_worker.device.pool_size import MemoryMeter, PoolFit
+from gpu_worker.device.profiling import GpuMeter, measured_slots
+from gpu_worker.device.quantised_home import QuantisedHome
 from gpu_worker.device.step_inputs import CutSizes, step_inputs
 from gpu_worker.host_runner import HostRunner
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
-from gpu_worker.weights import WeightReader
+from gpu_worker.weight_home import WeightHome
+from gpu_worker.weights import WeightReader, mostly_int4
 from kernels.kv_codes import KvKind
+from protos.plan import MAX_PAGE_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +32,19 @@ class DeviceOptions:
     """What is asked of the backend."""
 
     num_slots: int
+    """Without `fit`."""
     max_length: int
+    fit: PoolFit | None = None
+    """Give the pool what memory is left."""
     device: str = "cuda"
     """"cpu" only where Triton is interpreted."""
     device_name: str = ""
     """For people; empty: as `device`."""
     dtype: torch.dtype = torch.bfloat16
-    """Of weights, activations and uncoded keys and values; bfloat16 or float32."""
+    """Of activations, of weights that are not blocks, and of uncoded keys and values; bfloat16 or
+    float32."""
+    blocks: BlockKind | None = None
+    """Matrices as blocks."""
     kv_kind: KvKind = "none"
     """How keys and values are coded in the pool."""
     deterministic: bool = False
@@ -50,33 +61,74 @@ _NAMES: dict[torch.dtype, Literal["float32", "bfloat16"]] = {
 class DeviceBackend:
     """See Backend."""
 
-    def __init__(self, config: ModelConfig, reader: WeightReader, options: DeviceOptions) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        reader: WeightReader,
+        options: DeviceOptions,
+        meter: MemoryMeter | None = None,
+    ) -> None:
+        """meter: of the device's memory, where the pool is to be fitted into it.
+
+        Raises:
+            ModelError: a weight cannot be read.
+            NoRoom: there is no room for a pool.
+        """
+        self._config = config
+        self._options = options
         self._device = torch.device(options.device)
         self.name = f"triton {options.device}"
         self.device = options.device_name or options.device
-        self.num_slots = options.num_slots
-        self.weights: Precision = _NAMES[options.dtype]
+        self.weights: Precision = options.blocks or _NAMES[options.dtype]
         self.kv_dtype = _kv_dtype(options)
-        pool = PoolOptions(
-            num_slots=options.num_slots,
-            device=self._device,
-            dtype=options.dtype,
-            kind=options.kv_kind,
-            poison=options.poison,
-        )
-        self._pool = DevicePool(config, pool)
-        self.kv_bytes_per_slot = self._pool.bytes_per_slot
-        weights = load_weights(config, reader, DeviceHome(self._device, options.dtype))
-        arithmetic = KernelArithmetic(
-            config,
-            self._pool,
-            self._device,
-            max_length=options.max_length,
-            rope_factors=weights.rope_factors,
-        )
-        self._decoder = Decoder(weights, arithmetic, config.vocab_size)
         self._sizes = CutSizes(groups=config.num_groups)
         self._forward_ns = 0
+        self._weights = load_weights(config, reader, self._home(reader))
+        if options.fit is None:
+            self._make_pool(options.num_slots)
+        else:
+            self._make_pool(MAX_PAGE_SIZE)
+            slots = measured_slots(
+                self.forward,
+                meter or GpuMeter(self._device),
+                options.fit,
+                max_length=options.max_length,
+                bytes_per_slot=self.kv_bytes_per_slot,
+            )
+            self._make_pool(slots)
+
+    def _home(self, reader: WeightReader) -> WeightHome:
+        plain = DeviceHome(self._device, self._options.dtype)
+        if self._options.blocks is None:
+            return plain
+        return QuantisedHome(
+            plain,
+            self._device,
+            self._options.blocks,
+            keep_int8=mostly_int4(self._config, reader),
+            deterministic=self._options.deterministic,
+        )
+
+    def _make_pool(self, num_slots: int) -> None:
+        """The pool, and the model on it."""
+        self.num_slots = num_slots
+        options = PoolOptions(
+            num_slots=num_slots,
+            device=self._device,
+            dtype=self._options.dtype,
+            kind=self._options.kv_kind,
+            poison=self._options.poison,
+        )
+        self._pool = DevicePool(self._config, options)
+        self.kv_bytes_per_slot = self._pool.bytes_per_slot
+        arithmetic = KernelArithmetic(
+            self._config,
+            self._pool,
+            self._device,
+            max_length=self._options.max_length,
+            rope_factors=self._weights.rope_factors,
+        )
+        self._decoder = Decoder(self._weights, arithmetic, self._config.vocab_size)
 
     def runner(self, table: RowTable) -> HostRunner:
         """See Backend."""

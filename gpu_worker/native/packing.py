@@ -19,16 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from gpu_worker.block_reading import read_stacked_blocks
 from gpu_worker.blocks import (
     GROUP,
     Blocks,
     FloatArray,
     WeightFormat,
-    can_quantise,
     dequantise,
-    quantise,
-    stack,
-    widen,
 )
 from gpu_worker.weights import WeightReader
 
@@ -68,17 +65,10 @@ def read_panels(
     Raises:
         ModelError: see WeightReader.read.
     """
-    kinds = [reader.block_kind(name) for name, _ in parts]
-    if format == "int4" and keep_int8 and any(kind != "int4" for kind in kinds):
-        format = "int8"
-    blocks: list[Blocks] = []
-    for name, shape in parts if format != "float32" else ():
-        found = _read_blocks(reader, name, shape, format)
-        if found is None:
-            break
-        blocks.append(found)
-    if len(blocks) == len(parts):
-        return pack_blocks(stack(blocks))
+    if format != "float32":
+        blocks = read_stacked_blocks(reader, parts, format, keep_int8=keep_int8)
+        if blocks is not None:
+            return pack_blocks(blocks)
     return pack_float32(np.concatenate([reader.read(name, shape) for name, shape in parts]))
 
 
@@ -144,18 +134,3 @@ def _side_by_side(rows: np.ndarray[Any, Any], panels: np.ndarray[Any, Any]) -> N
     panels[:num_whole] = np.moveaxis(whole, 1, -1)
     if num_left:
         panels[num_whole, ..., :num_left] = np.moveaxis(rows[-num_left:], 0, -1)
-
-
-def _read_blocks(
-    reader: WeightReader, name: str, shape: tuple[int, int], format: WeightFormat
-) -> Blocks | None:
-    """A matrix as blocks of this kind, if it can be."""
-    blocks = reader.read_blocks(name, shape)
-    if blocks is not None and blocks.kind == format:
-        return blocks
-    if blocks is not None and format == "int8":
-        return widen(blocks)
-    matrix = reader.read(name, shape) if blocks is None else dequantise(blocks)
-    return (
-        quantise(matrix, "int4" if format == "int4" else "int8") if can_quantise(matrix) else None
-    )

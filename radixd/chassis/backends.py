@@ -43,7 +43,7 @@ class BackendKind:
 GPU = BackendKind(
     backend="triton",
     device="cuda",
-    weights=frozenset({"auto", "fp32", "bf16"}),
+    weights=frozenset({"auto", "fp32", "bf16", "int8", "int4"}),
     kv_dtypes=frozenset({"auto", "fp32", "bf16", "fp8", "int8"}),
 )
 NATIVE = BackendKind(
@@ -62,7 +62,7 @@ TORCH = BackendKind(
 INTERPRETED = BackendKind(
     backend="triton",
     device="cpu",
-    weights=frozenset({"auto", "fp32"}),  # the interpreter is wrong in bfloat16
+    weights=frozenset({"auto", "fp32", "int8", "int4"}),  # the interpreter is wrong in bfloat16
     kv_dtypes=frozenset({"auto", "fp32", "fp8", "int8"}),
     only_by_name=True,
 )

@@ -21,7 +21,9 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("options", [{}, {"backend": "native"}, {"kv_dtype": "int8"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"backend": "native"}, {"weights": "int4", "kv_dtype": "int8"}]
+)
 def test_compiled_code_where_it_can_be_had(options: dict[str, str]) -> None:
     found, kind = doctor_backend.backend(Settings(**options))
     assert (found.state, found.check, kind) == (State.OK, "backend", NATIVE)
@@ -56,7 +58,7 @@ def test_torch_and_why() -> None:
     ("options", "detail"),
     [
         ({"backend": "native"}, "backend: native cannot be had: "),
-        ({"device": "cpu", "weights": "int8"}, "weights: int8 needs the native backend: "),
+        ({"device": "cpu", "weights": "int8"}, "weights: int8 needs a GPU or the native backend: "),
         ({"device": "cpu", "kv_dtype": "int8"}, "kv_dtype: int8 needs a GPU or the native "),
     ],
 )
@@ -88,7 +90,7 @@ def test_nothing_is_looked_for_that_is_not_asked_for() -> None:
     assert doctor_backend.backend(Settings(fake_worker=True))[0].state is State.OK
     wrong, _ = doctor_backend.backend(Settings(backend="torch", weights="int8"))
     assert wrong.state is State.FAIL
-    assert wrong.detail == "weights: int8 needs the native backend: torch was asked for"
+    assert wrong.detail == "weights: int8 needs a GPU or the native backend: torch was asked for"
 
 
 def test_a_build_that_takes_forever(monkeypatch: pytest.MonkeyPatch) -> None:

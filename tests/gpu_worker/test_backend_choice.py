@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,8 @@ def test_torch_computes_where_nothing_can_be_compiled(
     ("options", "field", "problem"),
     [
         (BackendOptions(backend="native"), "backend", "no C"),
-        (BackendOptions(weights="int8"), "weights", "int8 needs the native backend"),
-        (BackendOptions(weights="int4"), "weights", "int4 needs the native backend"),
+        (BackendOptions(weights="int8"), "weights", "int8 needs a GPU or the native backend"),
+        (BackendOptions(weights="int4"), "weights", "int4 needs a GPU or the native backend"),
         (BackendOptions(kv_dtype="int8"), "kv_dtype", "int8 needs a GPU or the native backend"),
     ],
 )
@@ -146,12 +147,16 @@ def test_the_worker_says_in_one_line_that_it_cannot(
 def test_kernels_are_interpreted_where_that_is_asked_for(
     model: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = BackendOptions(backend="triton", weights="auto", kv_dtype="fp8", device="cpu")
+    asked = BackendOptions(backend="triton", weights="int8", kv_dtype="fp8", device="cpu")
     with capture_logs() as events:
         hello = load_engine(model, LIMITS, asked).hello()
     (loaded,) = [event for event in events if event["event"] == "model_loaded"]
     assert loaded["backend"] == "triton cpu"
-    assert (hello.device, hello.weights, hello.kv_dtype) == ("cpu", "float32", "fp8")
+    assert (hello.device, hello.weights, hello.kv_dtype) == ("cpu", "int8", "fp8")
+    other = replace(asked, weights="auto")
+    hello_of_other = load_engine(model, LIMITS, other).hello()
+    assert hello_of_other.weights == "float32"
+    assert hello_of_other.model_hash != hello.model_hash
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(InvalidRequest, match="backend: triton cannot be had: kernels are interp"):
         load_engine(model, LIMITS, asked)

@@ -1,0 +1,96 @@
+"""Where weights of 8 or 4 bits go on a device; products by the kernel, or widened for many tokens.
+
+The table of embeddings, norms and a head that is the table keep the type of activations.
+Not here: which blocks a matrix gets.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (its name everywhere)
+
+from gpu_worker.block_reading import read_stacked_blocks
+from gpu_worker.blocks import BlockKind, Blocks, FloatArray
+from gpu_worker.weight_home import MatrixSource, Product, Role, WeightHome
+from kernels.quantised_linear import MOST_TOKENS, QuantisedWeight, quantised_linear, widened
+
+
+class QuantisedHome:
+    """WeightHome whose matrices are blocks; what cannot be quantised goes to another home."""
+
+    def __init__(
+        self,
+        home: WeightHome,
+        device: torch.device,
+        kind: BlockKind,
+        *,
+        keep_int8: bool,
+        deterministic: bool = False,
+    ) -> None:
+        """keep_int8: matrices that are not of 4 bits in the file get 8 where `kind` is int4, see
+        read_stacked_blocks; the head always does.  deterministic: one kernel for any number of
+        tokens."""
+        self._home = home
+        self._device = device
+        self._kind: BlockKind = kind
+        self._keep_int8 = keep_int8
+        self._deterministic = deterministic
+
+    def vector(self, values: FloatArray) -> torch.Tensor:
+        """See WeightHome."""
+        return self._home.vector(values)
+
+    def table(self, rows: FloatArray) -> torch.Tensor:
+        """See WeightHome."""
+        return self._home.table(rows)
+
+    def matrix(self, role: Role, parts: Sequence[MatrixSource]) -> Product:
+        """See WeightHome."""
+        blocks = read_stacked_blocks(
+            parts[0].reader,
+            [(f"{part.name}.weight", part.shape) for part in parts],
+            self._kind,
+            keep_int8=self._keep_int8 or role == "head",
+        )
+        if blocks is None:
+            return self._home.matrix(role, parts)
+        weight = quantised_weight(blocks, self._device)
+        return _any_count(weight) if self._deterministic else _by_count(weight)
+
+    def tied_head(self, table: torch.Tensor) -> Product:
+        """See WeightHome."""
+        return self._home.tied_head(table)
+
+
+def quantised_weight(blocks: Blocks, device: torch.device) -> QuantisedWeight:
+    """Blocks as the kernel takes them."""
+    num_outputs = blocks.shape[0]
+    bits: Literal[4, 8] = 4 if blocks.kind == "int4" else 8
+
+    def moved(array: np.ndarray[Any, Any]) -> torch.Tensor:
+        # A copy, as what lies in a mapped file cannot be written, which torch warns of.
+        return torch.from_numpy(np.array(array).reshape(num_outputs, -1)).to(device)
+
+    return QuantisedWeight(
+        bits=bits,
+        values=moved(blocks.values),
+        scale=moved(blocks.scale),
+        minimum=moved(blocks.minimum),
+    )
+
+
+def _any_count(weight: QuantisedWeight) -> Product:
+    return lambda x: quantised_linear(x, weight)
+
+
+def _by_count(weight: QuantisedWeight) -> Product:
+    """The kernel for few tokens; for many the library's product of the widened matrix."""
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        if len(x) <= MOST_TOKENS:
+            return quantised_linear(x, weight)
+        return F.linear(x, widened(weight).to(x.dtype))
+
+    return product

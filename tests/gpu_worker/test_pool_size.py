@@ -1,0 +1,145 @@
+"""A pool that takes what memory is left: the arithmetic, and the whole way with a fake meter."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.device.pool_size import MemoryUse, NoRoom, PoolFit, fitting_slots
+from gpu_worker.device.profiling import NUM_SCORED, largest_step, measured_slots
+from gpu_worker.row_table import Step
+from protos.plan import MAX_PAGE_SIZE
+from scheduler_svc.core.chunking import MOST_SCORED_TOKENS
+from tests.gpu_worker.random_models import RandomWeights, all_logits, shape
+
+GIB = 2**30
+FIT = PoolFit(memory_fraction=0.9, max_tokens=8, max_rows=3)
+H200 = MemoryUse(total_bytes=140 * GIB, loaded_bytes=16 * GIB, peak_bytes=18 * GIB)
+
+
+class FakeMeter:
+    """Says what it was told to, one after the other."""
+
+    total_bytes = 1 << 20
+
+    def __init__(self, *used: int) -> None:
+        self.used = list(used)
+        self.events: list[str] = []
+
+    def tidy(self) -> None:
+        self.events.append("tidy")
+
+    def used_bytes(self) -> int:
+        self.events.append("used")
+        return self.used.pop(0)
+
+
+def test_the_pool_gets_what_weights_and_step_leave() -> None:
+    slots = fitting_slots(H200, FIT, bytes_per_slot=1 << 17)
+    taken = (slots + MAX_PAGE_SIZE) << 17
+    left = 140 * GIB * 9 // 10 - 18 * GIB
+    assert 0 <= left - taken < MAX_PAGE_SIZE << 17
+    assert slots % MAX_PAGE_SIZE == 0
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.77, 1.0])
+@pytest.mark.parametrize("bytes_per_slot", [1, 23040, 131072, 10**7])
+def test_no_pool_is_larger_than_allowed(fraction: float, bytes_per_slot: int) -> None:
+    for peak in (0, 1, GIB // 3, 5 * GIB):
+        use = replace(H200, total_bytes=80 * GIB, loaded_bytes=0, peak_bytes=peak)
+        slots = fitting_slots(use, replace(FIT, memory_fraction=fraction), bytes_per_slot)
+        taken = peak + (slots + MAX_PAGE_SIZE) * bytes_per_slot
+        assert taken <= 80 * GIB * fraction < taken + MAX_PAGE_SIZE * bytes_per_slot
+
+
+def test_too_little_is_one_line_with_figures_and_what_to_change() -> None:
+    use = MemoryUse(total_bytes=24 * GIB, loaded_bytes=16 * GIB, peak_bytes=22 * GIB)
+    with pytest.raises(NoRoom) as caught:
+        fitting_slots(use, replace(FIT, max_tokens=512), bytes_per_slot=1 << 17)
+    line = str(caught.value)
+    assert re.findall(r"[\d.]+ GiB", line) == ["24.00 GiB", "16.00 GiB", "6.00 GiB", "0.02 GiB"]
+    assert all(option in line for option in ("--weights", "--max-batch-tokens", "--memory-fr"))
+    assert "\n" not in line
+
+
+def test_one_page_is_the_least_pool() -> None:
+    page = MAX_PAGE_SIZE * 1000
+    for spare, slots in ((2 * page, MAX_PAGE_SIZE), (2 * page - 1, None)):
+        use = MemoryUse(total_bytes=100 * page, loaded_bytes=0, peak_bytes=100 * page - spare)
+        whole = replace(FIT, memory_fraction=1.0)
+        if slots is None:
+            with pytest.raises(NoRoom):
+                fitting_slots(use, whole, 1000)
+        else:
+            assert fitting_slots(use, whole, 1000) == slots
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "max_rows", "max_length"),
+    [(8, 3, 20), (512, 64, 4096), (4, 64, 10), (100, 2, 30), (1, 1, 2)],
+)
+def test_the_largest_step_is_whole(max_tokens: int, max_rows: int, max_length: int) -> None:
+    fit = PoolFit(memory_fraction=1, max_tokens=max_tokens, max_rows=max_rows)
+    step = largest_step(fit, max_length)
+    assert len(step.rows) == min(max_rows, max_tokens)
+    assert len(step.token_ids) == len(step.positions) == len(step.out_slots)
+    assert len(step.token_ids) == min(max_tokens, max_length + len(step.rows) - 1)
+    assert {row.length for row in step.rows} == {max_length}
+    for row in step.rows:
+        end = row.first_token + row.extend_len
+        places = step.positions[row.first_token : end]
+        assert places.tolist() == list(range(row.prefix_len, max_length))
+        assert row.num_logits <= row.extend_len
+    # Nothing but the dump slot is touched, which every pool has.
+    assert not any(np.any(row.slots) for row in step.rows)
+    assert not np.any(step.out_slots)
+    assert NUM_SCORED == MOST_SCORED_TOKENS
+
+
+def test_weights_are_there_when_it_is_measured_and_the_step_is_run() -> None:
+    meter = FakeMeter(1000, 5000)
+    seen: list[Step] = []
+    with capture_logs() as events:
+        slots = measured_slots(
+            lambda step: (seen.append(step), meter.events.append("step")),
+            meter, FIT, max_length=20, bytes_per_slot=10,
+        )  # fmt: skip
+    assert meter.events == ["tidy", "used", "step", "used"]
+    assert (len(seen), len(seen[0].token_ids)) == (1, FIT.max_tokens)
+    assert slots == (int((1 << 20) * 0.9) - 5000) // 640 * 64 - 64
+    (event,) = events
+    assert (event["event"], event["num_slots"]) == ("pool_fitted", slots)
+    assert (event["loaded_bytes"], event["peak_bytes"]) == (1000, 5000)
+
+
+CONFIG = shape(num_layers=1, num_heads=2, num_kv_heads=1, hidden_size=32, intermediate_size=32)
+
+
+def fitted(meter: FakeMeter, num_slots: int = 0) -> DeviceBackend:
+    options = DeviceOptions(
+        num_slots=num_slots,
+        max_length=12,
+        device="cpu",
+        dtype=torch.float32,
+        fit=FIT if not num_slots else None,
+        poison=True,
+    )
+    return DeviceBackend(CONFIG, RandomWeights(), options, meter)
+
+
+def test_a_backend_with_the_pool_that_fits_computes_the_same() -> None:
+    backend, plain = fitted(FakeMeter(100_000, 200_000)), fitted(FakeMeter(), num_slots=64)
+    # Keys and values of one layer and one head of 16 in fp32.
+    assert backend.kv_bytes_per_slot == 128
+    assert backend.num_slots == (int((1 << 20) * 0.9) - 200_000) // (64 * 128) * 64 - 64
+    tokens = [3, 1, 4, 1, 5]
+    np.testing.assert_array_equal(all_logits(backend, tokens), all_logits(plain, tokens))
+
+
+def test_a_backend_without_room_says_so() -> None:
+    with pytest.raises(NoRoom, match=r"no room for a pool: 0\.9 of the GPU's 0\.00 GiB"):
+        fitted(FakeMeter(100_000, 1 << 20))

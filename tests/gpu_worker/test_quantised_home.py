@@ -1,0 +1,113 @@
+"""Weights of 8 and 4 bits on the kernels: which blocks a matrix gets, and what it multiplies to."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_worker.blocks import BlockKind, Blocks, FloatArray, dequantise, quantise
+from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.device.device_home import DeviceHome
+from gpu_worker.device.quantised_home import QuantisedHome
+from gpu_worker.weight_home import MatrixSource, Role
+from kernels.quantised_linear import MOST_TOKENS
+from tests.gpu_worker.random_models import RandomWeights, all_logits, shape
+
+CPU = torch.device("cpu")
+
+
+class FileOfBlocks(RandomWeights):
+    """Matrices in blocks of this kind, drawn, so that they are not the nearest to any floats."""
+
+    def __init__(self, kind: BlockKind | None) -> None:
+        self._kind = kind
+
+    def block_kind(self, name: str) -> BlockKind | None:
+        return self._kind
+
+    def read_blocks(self, name: str, shape: tuple[int, int]) -> Blocks | None:
+        if self._kind is None:
+            return None
+        blocks = quantise(super().read(name, shape), self._kind)
+        # Only the middle of the range is used: quantised again, it would get another scale.
+        values = blocks.values & 0x77 | 0x44 if self._kind == "int4" else blocks.values // 2
+        return Blocks(kind=self._kind, values=values, scale=blocks.scale, minimum=blocks.minimum)
+
+    def read(self, name: str, shape: tuple[int, ...]) -> FloatArray:
+        blocks = self.read_blocks(name, shape) if len(shape) == 2 else None  # type: ignore[arg-type]
+        return super().read(name, shape) if blocks is None else dequantise(blocks)
+
+
+def sources(reader: RandomWeights, *shapes: tuple[int, int]) -> list[MatrixSource]:
+    return [
+        MatrixSource(reader=reader, name=f"part{index}", shape=shape)
+        for index, shape in enumerate(shapes)
+    ]
+
+
+def home(kind: BlockKind, *, keep_int8: bool = False, deterministic: bool = False) -> QuantisedHome:
+    plain = DeviceHome(CPU, torch.float32)
+    return QuantisedHome(plain, CPU, kind, keep_int8=keep_int8, deterministic=deterministic)
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_file", "role", "keep_int8", "wanted"),
+    [
+        ("int8", "int8", "down", False, "as it is"),
+        ("int4", "int4", "down", False, "as it is"),
+        ("int4", "int4", "head", True, "as it is"),
+        ("int8", "int4", "down", False, "as it is"),  # widened, without loss
+        ("int4", "int8", "head", False, "as it is"),
+        ("int4", "int8", "down", True, "as it is"),
+        ("int8", None, "qkv", False, "int8"),
+        ("int4", None, "qkv", False, "int4"),
+        ("int4", None, "head", False, "int8"),
+        ("int4", "int8", "qkv", False, "int4"),
+    ],
+)
+def test_which_blocks_a_matrix_gets(
+    kind: BlockKind, in_file: BlockKind | None, role: Role, keep_int8: bool, wanted: str
+) -> None:
+    parts = sources(FileOfBlocks(in_file), (3, 64), (5, 64))
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(1))
+    y = home(kind, keep_int8=keep_int8).matrix(role, parts)(x)
+    matrices = [part.read() for part in parts]
+    if wanted != "as it is":
+        matrices = [dequantise(quantise(matrix, wanted)) for matrix in matrices]  # type: ignore[arg-type]
+    exact = x.double() @ torch.from_numpy(np.concatenate(matrices)).double().T
+    torch.testing.assert_close(y.double(), exact, atol=1e-5, rtol=1e-5)
+
+
+def test_many_tokens_are_multiplied_like_few() -> None:
+    x = torch.randn(MOST_TOKENS + 1, 32, generator=torch.Generator().manual_seed(2))
+    for deterministic in (False, True):
+        product = home("int4", deterministic=deterministic).matrix(
+            "down", sources(RandomWeights(), (7, 32))
+        )
+        many, few = product(x), product(x[:3])
+        torch.testing.assert_close(many[:3], few, atol=1e-5, rtol=1e-5)
+        assert torch.equal(many[:3], few) or not deterministic
+
+
+def test_what_is_no_whole_group_stays_as_it_is() -> None:
+    parts = sources(RandomWeights(), (4, 40))
+    x = torch.randn(2, 40, generator=torch.Generator().manual_seed(3))
+    y = home("int8").matrix("down", parts)(x)
+    torch.testing.assert_close(y, x @ torch.from_numpy(parts[0].read()).T)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("int8", 0.03), ("int4", 0.2)])
+def test_a_model_in_blocks_is_near_the_model(kind: BlockKind, most: float) -> None:
+    config = shape(num_layers=1, num_heads=2, num_kv_heads=1, hidden_size=32, intermediate_size=32)
+    tokens = [3, 1, 4, 1, 5, 9]
+
+    def logits(blocks: BlockKind | None) -> tuple[str, FloatArray]:
+        options = DeviceOptions(
+            num_slots=64, max_length=12, device="cpu", dtype=torch.float32, blocks=blocks
+        )
+        backend = DeviceBackend(config, RandomWeights(), options)
+        return backend.weights, all_logits(backend, tokens)
+
+    (plain, exact), (name, coarse) = logits(None), logits(kind)
+    assert (plain, name) == ("float32", kind)
+    error = np.abs(coarse - exact).max() / np.abs(exact).max()
+    assert 0 < error < most
