@@ -44,9 +44,7 @@ def checks() -> Iterator[Check]:
 def speeds() -> Iterator[Speed]:
     """A prompt, and a batch of decodes."""
     for what, count in NUM_TOKENS.items():
-        yield Speed(
-            kernel="rms_norm", name=f"4096 residual, {what}", prepare=partial(_norm, count)
-        )
+        yield Speed(kernel="rms_norm", name=f"4096 residual, {what}", prepare=partial(_norm, count))
         yield Speed(kernel="silu_mul", name=f"14336, {what}", prepare=partial(_gate, count))
         for kind in KINDS:
             yield Speed(
@@ -57,7 +55,9 @@ def speeds() -> Iterator[Speed]:
     yield Speed(kernel="gather_rows", name="4096, prompt of 8k", prepare=partial(_gather, 8192))
 
 
-def _check_norm(size: int, has_residual: bool, dtype: torch.dtype | None, place: Place) -> Comparison:
+def _check_norm(
+    size: int, has_residual: bool, dtype: torch.dtype | None, place: Place
+) -> Comparison:
     dtype, size = dtype or place.dtype, place.pick(size, size % 100 + 64)
     num_tokens = place.pick(67, 2)
     x, weight = place.randn(num_tokens, size, dtype=dtype), place.randn(size, dtype=dtype, seed=1)
@@ -173,9 +173,7 @@ def _target(place: Place, kind: KvKind, num_slots: int, heads: tuple[int, int]) 
             return None
         return torch.zeros(num_slots, heads[0], device=place.device)
 
-    return KvTarget(
-        keys=room(), values=room(), kind=kind, key_scale=scales(), value_scale=scales()
-    )
+    return KvTarget(keys=room(), values=room(), kind=kind, key_scale=scales(), value_scale=scales())
 
 
 def _check_rope(kind: KvKind, head_dim: int, has_norms: bool, place: Place) -> Comparison:

@@ -30,9 +30,7 @@ def checks() -> Iterator[Check]:
         for end in KINDS:
             run = partial(_check_requantise, start, end)
             is_core = "none" in (start, end)
-            yield Check(
-                kernel="requantise", name=f"{start} to {end}", run=run, is_core=is_core
-            )
+            yield Check(kernel="requantise", name=f"{start} to {end}", run=run, is_core=is_core)
 
 
 def speeds() -> Iterator[Speed]:
@@ -138,9 +136,7 @@ def _requantise(kind: KvKind, place: Place) -> Prepared:
     source = place.randn(2 * count, *heads)
     origin, into = place.some(count, 2 * count, seed=1), place.some(count, count, seed=2)
     dtype = storage_dtype(kind, place.dtype)
-    ours, theirs = (
-        torch.zeros(count, *heads, dtype=dtype, device=place.device) for _ in range(2)
-    )
+    ours, theirs = (torch.zeros(count, *heads, dtype=dtype, device=place.device) for _ in range(2))
     scale, wanted_scale = (torch.zeros(count, heads[0], device=place.device) for _ in range(2))
 
     def run() -> None:

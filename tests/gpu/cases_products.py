@@ -1,4 +1,4 @@
-"""Products with quantised weights: checks, and speed on the largest matrix of an 8B model's layer."""
+"""Products: checks, and speed on the largest matrix of a layer of an 8B model."""
 
 from collections.abc import Iterator
 from functools import partial

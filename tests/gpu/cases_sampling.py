@@ -117,7 +117,8 @@ def _same_draws(rows: torch.Tensor, asked: Sampling, place: Place) -> Comparison
 
 
 def _few(asked: Sampling, count: int) -> Sampling:
-    return Sampling(**{name: getattr(asked, name)[:count] for name in Sampling.__dataclass_fields__})
+    names = Sampling.__dataclass_fields__
+    return Sampling(**{name: getattr(asked, name)[:count] for name in names})
 
 
 def _sample(asked_rows: tuple[Asked, ...], place: Place) -> Prepared:

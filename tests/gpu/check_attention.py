@@ -66,9 +66,7 @@ def checks() -> Iterator[Check]:
         )
     for head_dim, dtype in ((64, torch.float32), (128, None), (256, None)):
         name = f"D{head_dim} {'float32' if dtype else 'as the model'}"
-        yield Check(
-            kernel="merge_partials", name=name, run=partial(_check_merge, head_dim, dtype)
-        )
+        yield Check(kernel="merge_partials", name=name, run=partial(_check_merge, head_dim, dtype))
 
 
 def variants() -> Iterator[Variant]:

@@ -42,18 +42,23 @@ def rate(amount: float, time_us: float) -> float:
 
 def measure_roofs(device: torch.device, stopwatch: Stopwatch) -> Roofs:
     """All three, in about three seconds."""
+    copied, read = _memory_rates(device, stopwatch)
+    return Roofs(
+        copy_bytes_per_s=copied,
+        read_bytes_per_s=read,
+        bf16_flops_per_s=max(_matmul_rate(device, stopwatch, size) for size in _SQUARES),
+    )
+
+
+def _memory_rates(device: torch.device, stopwatch: Stopwatch) -> tuple[float, float]:
+    """Bytes per second of copies, read and written, and of reads."""
     free, _ = torch.cuda.mem_get_info(device)
     room = min(_LARGEST_ROOM, free // 4) // 4096 * 4096
     source = torch.zeros(room // 4, dtype=torch.float32, device=device)
     target, total = torch.empty_like(source), torch.empty((), device=device)
     copied = stopwatch.times(lambda: target.copy_(source))
     read = stopwatch.times(lambda: torch.sum(source, dim=0, out=total))
-    del source, target
-    return Roofs(
-        copy_bytes_per_s=rate(2 * room, copied.median_us),
-        read_bytes_per_s=rate(room, read.median_us),
-        bf16_flops_per_s=max(_matmul_rate(device, stopwatch, size) for size in _SQUARES),
-    )
+    return rate(2 * room, copied.median_us), rate(room, read.median_us)
 
 
 def _matmul_rate(device: torch.device, stopwatch: Stopwatch, size: int) -> float:

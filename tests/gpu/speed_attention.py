@@ -70,9 +70,7 @@ def speeds() -> Iterator[Speed]:
 
 
 def _speed(name: str, layer: Layer, aim: Aim | None = None) -> Speed:
-    return Speed(
-        kernel="paged_attention", name=name, prepare=partial(_prepare, layer), aim=aim
-    )
+    return Speed(kernel="paged_attention", name=name, prepare=partial(_prepare, layer), aim=aim)
 
 
 def _prepare(layer: Layer, place: Place) -> Prepared:
@@ -80,7 +78,9 @@ def _prepare(layer: Layer, place: Place) -> Prepared:
     stem_len = min(layer.stem_len, place.pick(_WHOLE, 16))
     given = large_batch(place, shape, stem_len=stem_len, in_order=layer.in_order)
     out = torch.zeros_like(given.query)
-    run = given.attend(given.work(layer.block_queries, min(layer.split, place.pick(_WHOLE, 32))), out)
+    run = given.attend(
+        given.work(layer.block_queries, min(layer.split, place.pick(_WHOLE, 32))), out
+    )
 
     def check() -> Comparison:
         run()
@@ -89,9 +89,7 @@ def _prepare(layer: Layer, place: Place) -> Prepared:
     rivals: Mapping[str, Callable[[], object]] = {}
     if layer.has_rivals:
         rivals = _rivals(place, shape)
-    work = (
-        shared_attention_work(shape, stem_len) if stem_len else attention_work(shape)
-    )
+    work = shared_attention_work(shape, stem_len) if stem_len else attention_work(shape)
     return Prepared(work=work, run=run, check=check, rivals=rivals)
 
 
