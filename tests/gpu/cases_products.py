@@ -5,7 +5,9 @@ from functools import partial
 from typing import Literal
 
 import torch
+import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
+from kernels.linear import linear, linear_reference
 from kernels.quantised_linear import (
     GROUP,
     QuantisedWeight,
@@ -21,6 +23,10 @@ from tests.gpu.work import product_work, quantised_bytes
 Bits = Literal[4, 8]
 
 _BITS: tuple[Bits, ...] = (8, 4)
+_OUTPUTS = (4096, 28_672)
+"""Of an attention's output, and of gate and up; `linear` has a tile for each."""
+_SLICE = 256
+"""Tokens of a large product that are compared."""
 
 
 def checks() -> Iterator[Check]:
@@ -28,10 +34,15 @@ def checks() -> Iterator[Check]:
     for bits in _BITS:
         for num_tokens in (1, 17, 64):
             for dtype in (None, torch.float32):
-                name = f"{bits} bits, {num_tokens} tokens{' float32' * (dtype is not None)}"
+                name = f"{bits} bits, {num_tokens} tokens{_named(dtype)}"
                 run = partial(_check, bits, num_tokens, dtype)
                 is_core = num_tokens == 17 and dtype is None
                 yield Check(kernel="quantised_linear", name=name, run=run, is_core=is_core)
+    for num_outputs in _OUTPUTS:
+        for dtype in (None, torch.float16, torch.float32):
+            name = f"4096 to {num_outputs}{_named(dtype)}"
+            run = partial(_check_linear, num_outputs, dtype)
+            yield Check(kernel="linear", name=name, run=run, is_core=dtype is None)
 
 
 def speeds() -> Iterator[Speed]:
@@ -41,6 +52,16 @@ def speeds() -> Iterator[Speed]:
             name = f"{bits} bits, 4096 to 28672, {num_tokens} tokens"
             run = partial(_product, bits, num_tokens)
             yield Speed(kernel="quantised_linear", name=name, prepare=run)
+    for num_outputs in _OUTPUTS:
+        for num_tokens in (1, 64, 256, 8192):
+            name = f"4096 to {num_outputs}, {num_tokens} tokens"
+            yield Speed(
+                kernel="linear", name=name, prepare=partial(_linear, num_outputs, num_tokens)
+            )
+
+
+def _named(dtype: torch.dtype | None) -> str:
+    return "" if dtype is None else f" {str(dtype).removeprefix('torch.')}"
 
 
 def quantised(place: Place, num_outputs: int, num_inputs: int, bits: Bits) -> QuantisedWeight:
@@ -88,4 +109,41 @@ def _product(bits: Bits, num_tokens: int, place: Place) -> Prepared:
         run=lambda: quantised_linear(x, weight),
         check=lambda: near(quantised_linear(x, weight), _wanted(x, weight, place)),
         rivals={"torch.matmul of the type of x": lambda: torch.matmul(x, wide.T)},
+    )
+
+
+def _check_linear(num_outputs: int, dtype: torch.dtype | None, place: Place) -> Comparison:
+    """With a bias; tokens and inputs are no multiples of a tile."""
+    num_outputs, num_inputs = place.pick(num_outputs, 40), place.pick(4096 + 8, 72)
+    x = place.randn(place.pick(67, 3), num_inputs, dtype=dtype)
+    weight = place.randn(num_outputs, num_inputs, dtype=dtype, seed=1)
+    bias = place.randn(num_outputs, dtype=dtype, seed=2)
+    with in_float64(place.device):
+        wanted = linear_reference(x, weight, bias)
+    return near(linear(x, weight, bias), wanted)
+
+
+def _linear(num_outputs: int, num_tokens: int, place: Place) -> Prepared:
+    num_outputs, num_inputs = place.pick(num_outputs, 40), place.pick(4096, 64)
+    num_tokens = place.pick(num_tokens, min(num_tokens, 3))
+    x = place.randn(num_tokens, num_inputs)
+    weight = place.randn(num_outputs, num_inputs, seed=1)
+
+    def check() -> Comparison:
+        few = x[-_SLICE:]
+        with in_float64(place.device):
+            wanted = linear_reference(few, weight)
+        return near(linear(x, weight)[-_SLICE:], wanted)
+
+    return Prepared(
+        work=product_work(
+            num_tokens,
+            num_inputs,
+            num_outputs,
+            weight.numel() * weight.element_size(),
+            x.element_size(),
+        ),
+        run=lambda: linear(x, weight),
+        check=check,
+        rivals={"F.linear": lambda: F.linear(x, weight)},
     )

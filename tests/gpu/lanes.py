@@ -33,6 +33,7 @@ class Limits:
     """A task that takes longer is given up, and its process ended."""
     left_s: Callable[[], float]
     """What remains for all; at 0 what runs is ended and the rest not started."""
+    now_s: Callable[[], float] = time.monotonic
 
 
 class _Lane:
@@ -48,9 +49,9 @@ class _Lane:
         self.task: str | None = None
         self.started_s = 0.0
 
-    def begin(self, task: str) -> None:
+    def begin(self, task: str, now_s: float) -> None:
         """Hands the process a task; it notices when it is free."""
-        self.task, self.started_s = task, time.monotonic()
+        self.task, self.started_s = task, now_s
         self.connection.send(task)
 
     def end(self) -> int | None:
@@ -77,7 +78,7 @@ def run_in_lanes(
     lanes: list[_Lane] = []
     try:
         while waiting and len(lanes) < limits.num_lanes and limits.left_s() > 0:
-            lanes.append(_started(make_worker, waiting.pop()))
+            lanes.append(_started(make_worker, waiting.pop(), limits.now_s()))
         while lanes:
             for lane, outcome, is_usable in _finished(lanes, limits):
                 assert lane.task is not None
@@ -85,12 +86,12 @@ def run_in_lanes(
                 lane.task = None
                 more = bool(waiting) and limits.left_s() > 0
                 if more and is_usable:
-                    lane.begin(waiting.pop())
+                    lane.begin(waiting.pop(), limits.now_s())
                     continue
                 lane.end()
                 lanes.remove(lane)
                 if more:
-                    lanes.append(_started(make_worker, waiting.pop()))
+                    lanes.append(_started(make_worker, waiting.pop(), limits.now_s()))
     finally:
         for lane in lanes:
             lane.end()
@@ -98,9 +99,9 @@ def run_in_lanes(
         yield task, Lost(reason="time", was_started=False)
 
 
-def _started(make_worker: Callable[[], Worker], task: str) -> _Lane:
+def _started(make_worker: Callable[[], Worker], task: str, now_s: float) -> _Lane:
     lane = _Lane(make_worker)
-    lane.begin(task)
+    lane.begin(task, now_s)
     return lane
 
 
@@ -112,7 +113,7 @@ def _finished(lanes: Sequence[_Lane], limits: Limits) -> list[tuple[_Lane, Any, 
     for lane in lanes:
         if lane.connection in ready:
             found.append((lane, *_received(lane)))
-        elif time.monotonic() - lane.started_s > limits.task_s:
+        elif limits.now_s() - lane.started_s > limits.task_s:
             found.append((lane, Lost(reason=f"took more than {limits.task_s:.0f} s"), False))
         elif is_late:
             found.append((lane, Lost(reason="time", was_started=False), False))

@@ -6,12 +6,12 @@ This process touches no card; what does are lanes, one after the other as the cl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.gpu.all_cases import every_case, files_without_case
-from tests.gpu.case import Case, Check, Speed
+from tests.gpu.case import Case, Speed
 from tests.gpu.case_worker import (
     ROOFS,
     Card,
@@ -22,7 +22,7 @@ from tests.gpu.case_worker import (
     speed_worker,
 )
 from tests.gpu.engine_tasks import ENGINE_TASKS, engine_worker, interpreted_engine
-from tests.gpu.lanes import Limits, Lost, run_in_lanes
+from tests.gpu.lanes import Limits, Lost, Worker, run_in_lanes
 from tests.gpu.report import ENGINE, Report, Row, timed
 from tests.gpu.roofs import read_clocks
 from tests.gpu.timing import Budget
@@ -33,6 +33,9 @@ _TASK_S = 90.0
 _KEPT_FOR_SPEED_S, _KEPT_FOR_ENGINE_S = 100.0, 170.0
 _KEPT_FOR_REPORT_S = 5.0
 _LATE = "time"
+
+Lanes = Callable[[Sequence[str], Callable[[], Worker], Limits], Iterator[tuple[str, Any]]]
+"""See run_in_lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +50,17 @@ class SessionOptions:
 class Session:
     """One run."""
 
-    def __init__(self, options: SessionOptions, budget: Budget, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        options: SessionOptions,
+        budget: Budget,
+        say: Callable[[str], None],
+        lanes: Lanes = run_in_lanes,
+    ) -> None:
         self._options = options
         self._budget = budget
         self._say = say
+        self._lanes = lanes
         self._cases: dict[str, Case] = every_case(only=options.only, is_quick=options.is_quick)
         self._engine_tasks = [
             task
@@ -100,7 +110,7 @@ class Session:
             task_s=_TASK_S,
             left_s=lambda: self._budget.left_s(kept_s=kept_s),
         )
-        for title, outcome in run_in_lanes(list(self._cases), check_worker, limits):
+        for title, outcome in self._lanes(list(self._cases), check_worker, limits):
             case = self._cases[title]
             if isinstance(outcome, Lost):
                 outcome = _lost_row(case.kernel, case.name, outcome)
@@ -121,7 +131,7 @@ class Session:
         )
         if not speeds and not self._engine_tasks:
             return
-        for title, outcome in run_in_lanes([ROOFS, *speeds], speed_worker, limits):
+        for title, outcome in self._lanes([ROOFS, *speeds], speed_worker, limits):
             if title == ROOFS:
                 self._keep_card(outcome)
             else:
@@ -135,7 +145,7 @@ class Session:
         )
         names = {task.name: task for task in self._engine_tasks}
         rows: list[Row] = []
-        for name, outcome in run_in_lanes(list(names), engine_worker, limits):
+        for name, outcome in self._lanes(list(names), engine_worker, limits):
             if isinstance(outcome, Lost):
                 found = [_lost_row(ENGINE, name, outcome)]
             else:
