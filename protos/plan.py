@@ -27,6 +27,10 @@ NOT_SCORED = -1
 """As a next id: no log probability is wanted of what follows this input."""
 
 
+STEM_FIELDS = 4
+"""Numbers that name a stem in `BatchPlan.stems`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one row samples.  Random numbers are a function of (seed, position) alone."""
@@ -98,6 +102,9 @@ class Hello:
     """Over all layers; 0: not known."""
     weights: str = ""
     """How the model's matrices are kept: "float32", "int8", "int4"; empty where there is none."""
+    least_stem_tokens: int = 0
+    """Tokens that rows must share, beyond what a stem around them covers, in order to be told of in
+    `BatchPlan.stems`; 0: stems are not wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +166,14 @@ class BatchPlan:
     next_ids: array[int] = field(default_factory=lambda: array("i"))
     """[sum(extend_lens)], or empty: of each input the token behind it in the prompt, whose log
     probability is wanted, or NOT_SCORED; only of rows with `sampling.prompt_logprobs`."""
+    stems: array[int] = field(default_factory=lambda: array("i"))
+    """[num_stems * STEM_FIELDS] first entry, number of entries (2 or more), begin, end: these
+    neighbouring entries, each of which computes one token, have positions [begin, end) in the same
+    slots, and computed before this step.
+
+    From the root on: a stem begins at 0, or where the last one before it ends that covers any of
+    its entries and so covers them all.  Facts, not orders: whoever ignores them computes the same.
+    Empty unless `Hello.least_stem_tokens` asks for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from protos.errors import WireError
 from protos.new_row_wire import decode_new_row, encode_new_row
 from protos.plan import (
     NOT_SCORED,
+    STEM_FIELDS,
     TOKEN_FROM_STEP_BEFORE,
     BatchPlan,
     BatchResult,
@@ -91,6 +92,7 @@ def _encode_hello(hello: Hello, out: pb.Envelope) -> None:
     out.hello.kind = hello.kind
     out.hello.kv_bytes_per_slot = hello.kv_bytes_per_slot
     out.hello.weights = hello.weights
+    out.hello.least_stem_tokens = hello.least_stem_tokens
 
 
 def _decode_hello(hello: pb.Hello) -> Hello:
@@ -110,6 +112,7 @@ def _decode_hello(hello: pb.Hello) -> Hello:
         kind=hello.kind,
         kv_bytes_per_slot=hello.kv_bytes_per_slot,
         weights=hello.weights,
+        least_stem_tokens=hello.least_stem_tokens,
     )
 
 
@@ -124,6 +127,7 @@ def _encode_plan(plan: BatchPlan, out: pb.Envelope) -> None:
     body.out_slots = pack_ids(plan.out_slots)
     body.freed_rows = pack_ids(plan.freed_rows)
     body.next_ids = pack_ids(plan.next_ids)
+    body.stems = pack_ids(plan.stems)
     for new in plan.new_rows:
         encode_new_row(new, body.new_rows.add())
     for remap in plan.remaps:
@@ -147,6 +151,7 @@ def _decode_plan(body: pb.BatchPlan) -> BatchPlan:
         ),
         freed_rows=unpack_ids(body.freed_rows),
         next_ids=unpack_ids(body.next_ids),
+        stems=unpack_ids(body.stems),
     )
     _check_columns(plan)
     if not all(
@@ -157,6 +162,8 @@ def _decode_plan(body: pb.BatchPlan) -> BatchPlan:
         raise WireError(f"plan {plan.step_id}: remap out of range")
     if new_rows:
         _check_new_rows(plan)
+    if plan.stems:
+        _check_stems(plan)
     return plan
 
 
@@ -178,6 +185,18 @@ def _check_columns(plan: BatchPlan) -> None:
         raise WireError(f"plan {plan.step_id}: negative token id")
     if len(set(plan.rows)) != num_rows:
         raise WireError(f"plan {plan.step_id}: a row appears twice")
+
+
+def _check_stems(plan: BatchPlan) -> None:
+    """Stems are of entries that there are, and begin before they end; whether their entries share
+    any slots is for the worker to say, who knows the slots."""
+    firsts, counts, begins, ends = (plan.stems[at::STEM_FIELDS] for at in range(STEM_FIELDS))
+    if len(firsts) != len(ends) or min(plan.stems) < 0 or min(counts) < 2:
+        raise WireError(f"plan {plan.step_id}: stems out of range")
+    if max(map(int.__add__, firsts, counts)) > len(plan.rows):
+        raise WireError(f"plan {plan.step_id}: stems of more rows than there are")
+    if not all(map(int.__lt__, begins, ends)):
+        raise WireError(f"plan {plan.step_id}: a stem of no tokens")
 
 
 def _samples_too_often(plan: BatchPlan) -> bool:

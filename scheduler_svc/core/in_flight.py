@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler_svc.core.request import Request
+from scheduler_svc.core.stems import IntArray, put_back
 
 
 class PlannedRow(NamedTuple):
@@ -28,7 +29,7 @@ class PlanInFlight:
 
     step_id: int
     decodes: list[Request]
-    """One token each; they come first in the plan."""
+    """One token each; they come first in the plan, in the order of `entries`."""
     rows: list[PlannedRow]
     """The other rows, in plan order."""
     num_prefill_tokens: int
@@ -41,6 +42,23 @@ class PlanInFlight:
     """Prompt tokens whose log probability comes back."""
     sent_alone_ns: int | None = None
     """When it was planned, if nothing else was in flight then."""
+    entries: IntArray | None = None
+    """[decodes] of each entry of the plan, which of `decodes` it is; None: in their order."""
+
+    def decodes_as_planned(self) -> list[Request]:
+        """`decodes` in the order of the plan."""
+        if self.entries is None:
+            return self.decodes
+        return [self.decodes[place] for place in self.entries]
+
+    def tokens_of_decodes(self, token_ids: array[int]) -> array[int]:
+        """The tokens of `decodes`, in their order; others may follow.
+
+        token_ids: what the plan sampled.
+        """
+        if self.entries is None:
+            return token_ids
+        return put_back(token_ids[: len(self.decodes)], self.entries)
 
 
 class PendingRemap(NamedTuple):

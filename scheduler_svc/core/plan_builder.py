@@ -9,6 +9,7 @@ from scheduler_svc.core.in_flight import PlanInFlight, PlannedRow
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.speculation import note_drafts
 from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.stems import Arrangement, taken
 from scheduler_svc.core.step_time import pairs_of
 
 MOST_NEW_ROW_BYTES = 16 << 20
@@ -39,6 +40,7 @@ class PlanBuilder:
         self._next_ids: array[int] = array("i")
         """Of the first inputs, as far as the last that is scored."""
         self._new_rows: list[NewRow] = []
+        self._arrangement: Arrangement | None = None
         self._num_new_row_bytes = 0
         self._grammars: dict[str, None] = {}
         """Of new rows."""
@@ -83,6 +85,8 @@ class PlanBuilder:
         self._samples += b"\1" * num_rows
         self._input_ids.extend(input_ids)
         self._out_slots.extend(slots)
+        if self._state.stems is not None:
+            self._arrange(self._state.stems.arrange(requests, self._state.decoding.values()))
         self._state.counters.computed_tokens += num_rows
         self._state.ledger.note_decodes(requests)
 
@@ -159,6 +163,7 @@ class PlanBuilder:
             )
             for request, first_page, num_pages in state.remaps
         )
+        arranged = self._arrangement
         plan = BatchPlan(
             step_id=state.next_step_id,
             rows=self._rows,
@@ -171,6 +176,7 @@ class PlanBuilder:
             remaps=remaps,
             freed_rows=state.freed_rows,
             next_ids=self._next_ids,
+            stems=arranged.stems if arranged else array("i"),
         )
         state.remaps = []
         state.freed_rows = array("i")
@@ -185,12 +191,23 @@ class PlanBuilder:
                 self._num_drafts,
                 sum(row.num_scored for row in self._planned),
                 None if state.in_flight else state.now_ns,
+                arranged.entries if arranged else None,
             )
         )
         state.next_step_id += 1
         state.counters.steps += 1
         state.estimate.note_step()
         return plan
+
+    def _arrange(self, arrangement: Arrangement | None) -> None:
+        """Lists the streams, which are all there is so far, in another order."""
+        self._arrangement = arrangement
+        if arrangement is not None:
+            entries = arrangement.entries
+            self._rows = taken(self._rows, entries)
+            self._prefix_lens = taken(self._prefix_lens, entries)
+            self._input_ids = taken(self._input_ids, entries)
+            self._out_slots = taken(self._out_slots, entries)
 
     def _bind(self, request: Request, start: int) -> None:
         """The worker sees the row for the first time."""

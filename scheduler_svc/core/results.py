@@ -56,7 +56,8 @@ def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
         state.step_time.note_turnaround(state.now_ns - plan.sent_alone_ns, result.forward_ns)
     logprobs, scores = _logprobs_by_request(plan, result), scores_by_request(plan, result)
     outputs = _fail_rows(state, plan, result) if result.row_faults else []
-    _apply_decodes(state, plan.decodes, result.token_ids, logprobs, outputs)
+    token_ids = plan.tokens_of_decodes(result.token_ids)
+    _apply_decodes(state, plan.decodes, token_ids, logprobs, outputs)
     for row, sampled in _rows_with_tokens(plan, result):
         request = row.request
         request.num_unacked -= row.extend_len
@@ -71,6 +72,8 @@ def apply_result(state: SchedulerState, result: BatchResult) -> list[Output]:
             note_accepted(state, request, len(tokens) - 1)
         if request.state is State.RUNNING and row.drafts is None:
             _share(state, request)
+            if row.num_samples and state.stems is not None:
+                state.stems.place(request)
         if row.num_scored:
             note_scored(request, row.num_scored)
         news = _news(state, request, tokens, logprobs.get(request.request_id))
@@ -230,7 +233,7 @@ def _news(
 
 def _sampling(plan: PlanInFlight, result: BatchResult) -> Iterator[tuple[Request, int]]:
     """Those that sampled and how many tokens, in plan order."""
-    for request in plan.decodes:
+    for request in plan.decodes_as_planned():
         yield request, 1
     for row, tokens in _rows_with_tokens(plan, result):
         if tokens:

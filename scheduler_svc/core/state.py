@@ -29,6 +29,7 @@ from scheduler_svc.core.pins import PinBook
 from scheduler_svc.core.radix_tree import RadixTree
 from scheduler_svc.core.request import Request, State
 from scheduler_svc.core.sessions import SessionBook
+from scheduler_svc.core.stems import StemBook
 from scheduler_svc.core.step_time import StepTimeModel
 from scheduler_svc.core.tenant_ledger import TenantLedger
 from scheduler_svc.core.twins import Twins
@@ -105,6 +106,9 @@ class SchedulerState:
         self.kv = KVCache(self.pool, self.tree, page_size)
         self.pins = PinBook(self.tree, page_size, self._pin_budget, self.num_pins_before)
         self.sessions.lose_tails()
+        least = hello.least_stem_tokens
+        self.stems = StemBook(page_size, least) if least else None
+        """Of those that decode; None where the worker has no use for it."""
         self.free_rows = list(range(self.num_rows - 1, -1, -1))
         self.freed_rows: array[int] = array("i")
         """Rows to be freed by the next plan."""
@@ -217,6 +221,8 @@ class SchedulerState:
         """Its last prompt token is planned: from now on it computes one token a step."""
         del self.prefilling[request.request_id]
         self.decoding[request.request_id] = request
+        if self.stems is not None:
+            self.stems.join(request)
 
     def end(
         self,
@@ -351,7 +357,8 @@ class SchedulerState:
         self.free_rows = [row for row in range(self.num_rows - 1, -1, -1) if row not in taken]
 
     def _stop_running(self, request: Request) -> None:
-        self.decoding.pop(request.request_id, None)
+        if self.decoding.pop(request.request_id, None) and self.stems is not None:
+            self.stems.leave(request)
         self.prefilling.pop(request.request_id, None)
         self.twins.stop_leading(request)
         self.waiting.release_held(request.request_id)

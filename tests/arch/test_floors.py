@@ -26,6 +26,7 @@ NUMPY_PAYS = (
     "scheduler_svc.core.page_pool",
     "scheduler_svc.core.free_runs",
     "scheduler_svc.core.finish_order",
+    "scheduler_svc.core.stems",
 )
 """Modules of the core that may use numpy, because it was measured to pay there."""
 

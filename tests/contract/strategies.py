@@ -77,6 +77,7 @@ hellos = st.builds(
     kind=text,
     kv_bytes_per_slot=uint32,
     weights=text,
+    least_stem_tokens=uint32,
 )
 
 
@@ -102,6 +103,18 @@ def new_rows(draw: st.DrawFn, row: int, prefix_len: int, known_len: int) -> NewR
 
 
 @st.composite
+def stems(draw: st.DrawFn, num_rows: int) -> array[int]:
+    """Up to two stems of neighbouring rows."""
+    column = array("i")
+    for _ in range(draw(st.integers(0, 2)) if num_rows > 1 else 0):
+        first = draw(st.integers(0, num_rows - 2))
+        begin = draw(st.integers(0, MAX_INT32 - 1))
+        counts, ends = st.integers(2, num_rows - first), st.integers(begin + 1, MAX_INT32)
+        column.extend((first, draw(counts), begin, draw(ends)))
+    return column
+
+
+@st.composite
 def plans(draw: st.DrawFn) -> BatchPlan:
     """A plan of up to six rows, some of them seen for the first time."""
     rows = draw(st.lists(ids, max_size=6, unique=True))
@@ -123,6 +136,7 @@ def plans(draw: st.DrawFn) -> BatchPlan:
         remaps=tuple(draw(st.lists(remaps, max_size=3))),
         freed_rows=draw(any_column),
         next_ids=draw(columns(ids | st.just(NOT_SCORED), draw(st.sampled_from([0, num_tokens])))),
+        stems=draw(stems(len(rows))),
     )
 
 

@@ -286,6 +286,7 @@ def test_log_probabilities_that_cannot_be_are_refused(columns: dict[str, bytes])
         {"next_ids": ids(1, 2)},
         {"next_ids": ids(-2)},
         {"next_ids": b"\1"},
+        {"stems": b"\1"},
         {"freed_rows": b"\1"},
         {"freed_rows": ids(-1)},
         {"new_rows": [pb.NewRow(row=1, prefix_slots=b"\1")]},

@@ -13,22 +13,26 @@ from scheduler_svc.core import invariants
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.messages import Ending, Output, Submission
 from scheduler_svc.core.scheduler import Scheduler
-from tests.scheduler_svc.core import contents
+from tests.scheduler_svc.core import contents, sharing
 
 
 class Bench:
     """A scheduler, a fake worker, and everything that came out so far.
 
-    N = num_slots, p = page_size, c = chunk_size, r = max_running, L = max_length.
+    N = num_slots, p = page_size, c = chunk_size, r = max_running, L = max_length, s = tokens of a
+    stem at least, 0: the worker wants none.
     """
 
-    def __init__(self, *, N=256, p=1, c=8, r=4, L=256, model=None, depth=2, wire=False, **config):
+    def __init__(
+        self, *, N=256, p=1, c=8, r=4, L=256, s=0, model=None, depth=2, wire=False, **config
+    ):
         config.setdefault("max_batch_tokens", max(4 * c, r))
         config.setdefault("chunk_size", c)
         self.model = model or FakeModel()
         self.config = SchedulerConfig(page_size=p, max_running=r, pipeline_depth=depth, **config)
         self.engine = FakeEngine(self.model, num_slots=N, max_rows=max(r, 1), max_length=L)
-        self.core = Scheduler(self.config, self.engine.hello())
+        self.least_stem = s
+        self.core = Scheduler(self.config, self.hello())
         self.sent: deque[BatchPlan] = deque()
         self.plans: list[BatchPlan] = []
         self.tokens: dict[str, list[int]] = {}
@@ -41,6 +45,9 @@ class Bench:
         self.num_top: dict[str, int] = {}
         self.now_ns = 0
         self.wire = wire
+
+    def hello(self):
+        return replace(self.engine.hello(), least_stem_tokens=self.least_stem)
 
     def submit(self, request_id, prompt, max_tokens=5, **fields):
         sampling = fields.pop("sampling", SamplingParams())
@@ -92,6 +99,7 @@ class Bench:
         if step.plan is None:
             return False
         plan = step.plan
+        sharing.check_complete(self.core, plan)
         if self.wire:
             plan = decode(encode(Envelope(epoch=1, message=plan))).message
             assert plan == step.plan
@@ -109,6 +117,7 @@ class Bench:
         requests = [*flight.decodes, *(row.request for row in flight.rows)]
         named = [(request.row, request) for request in requests]
         result = self.engine.execute(plan)
+        sharing.check(self.engine, plan)
         if type(self.engine) is FakeEngine:
             # Its clock is the wall's; what predictions depend on must come out the same again.
             result = replace(result, forward_ns=10_000 + 500 * len(plan.input_ids))
@@ -140,7 +149,7 @@ class Bench:
         self.sent.clear()
         self.engine.reset()
         self.take(self.core.lose_worker(self.now_ns))
-        self.take(self.core.regain_worker(self.engine.hello(), self.now_ns))
+        self.take(self.core.regain_worker(self.hello(), self.now_ns))
 
     def ask(self, request_id, prompt, max_tokens=5, **fields):
         """One request to its end, alone; returns its tokens."""

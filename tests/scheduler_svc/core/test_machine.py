@@ -51,14 +51,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 4, 16]),
         num_slots=st.sampled_from([16, 32, 48, 96]),
         depth=st.sampled_from([1, 2]),
+        least_stem=st.sampled_from([0, 1, 5]),
         policies=POLICIES,
     )
-    def start(self, page_size, num_slots, depth, policies):
+    def start(self, page_size, num_slots, depth, least_stem, policies):
         self.bench = Bench(
             N=num_slots,
             p=page_size,
             r=4,
             L=64,
+            s=least_stem,
             model=MODEL,
             depth=depth,
             wire=True,

@@ -27,7 +27,7 @@ class Envelope(_message.Message):
     def __init__(self, wire_version: _Optional[int] = ..., epoch: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., plan: _Optional[_Union[BatchPlan, _Mapping]] = ..., result: _Optional[_Union[BatchResult, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("instance_id", "model_id", "model_hash", "vocab_size", "eos_token_ids", "num_slots", "max_rows", "max_length", "kv_dtype", "device", "kind", "kv_bytes_per_slot", "weights")
+    __slots__ = ("instance_id", "model_id", "model_hash", "vocab_size", "eos_token_ids", "num_slots", "max_rows", "max_length", "kv_dtype", "device", "kind", "kv_bytes_per_slot", "weights", "least_stem_tokens")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class Hello(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_PER_SLOT_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    LEAST_STEM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     instance_id: int
     model_id: str
     model_hash: str
@@ -54,14 +55,15 @@ class Hello(_message.Message):
     kind: str
     kv_bytes_per_slot: int
     weights: str
-    def __init__(self, instance_id: _Optional[int] = ..., model_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., max_rows: _Optional[int] = ..., max_length: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., kind: _Optional[str] = ..., kv_bytes_per_slot: _Optional[int] = ..., weights: _Optional[str] = ...) -> None: ...
+    least_stem_tokens: int
+    def __init__(self, instance_id: _Optional[int] = ..., model_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., num_slots: _Optional[int] = ..., max_rows: _Optional[int] = ..., max_length: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., kind: _Optional[str] = ..., kv_bytes_per_slot: _Optional[int] = ..., weights: _Optional[str] = ..., least_stem_tokens: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class BatchPlan(_message.Message):
-    __slots__ = ("step_id", "rows", "prefix_lens", "extend_lens", "samples", "input_ids", "out_slots", "new_rows", "remaps", "freed_rows", "next_ids")
+    __slots__ = ("step_id", "rows", "prefix_lens", "extend_lens", "samples", "input_ids", "out_slots", "new_rows", "remaps", "freed_rows", "next_ids", "stems")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_LENS_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +75,7 @@ class BatchPlan(_message.Message):
     REMAPS_FIELD_NUMBER: _ClassVar[int]
     FREED_ROWS_FIELD_NUMBER: _ClassVar[int]
     NEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    STEMS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     rows: bytes
     prefix_lens: bytes
@@ -84,7 +87,8 @@ class BatchPlan(_message.Message):
     remaps: _containers.RepeatedCompositeFieldContainer[Remap]
     freed_rows: bytes
     next_ids: bytes
-    def __init__(self, step_id: _Optional[int] = ..., rows: _Optional[bytes] = ..., prefix_lens: _Optional[bytes] = ..., extend_lens: _Optional[bytes] = ..., samples: _Optional[bytes] = ..., input_ids: _Optional[bytes] = ..., out_slots: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., remaps: _Optional[_Iterable[_Union[Remap, _Mapping]]] = ..., freed_rows: _Optional[bytes] = ..., next_ids: _Optional[bytes] = ...) -> None: ...
+    stems: bytes
+    def __init__(self, step_id: _Optional[int] = ..., rows: _Optional[bytes] = ..., prefix_lens: _Optional[bytes] = ..., extend_lens: _Optional[bytes] = ..., samples: _Optional[bytes] = ..., input_ids: _Optional[bytes] = ..., out_slots: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., remaps: _Optional[_Iterable[_Union[Remap, _Mapping]]] = ..., freed_rows: _Optional[bytes] = ..., next_ids: _Optional[bytes] = ..., stems: _Optional[bytes] = ...) -> None: ...
 
 class NewRow(_message.Message):
     __slots__ = ("row", "prefix_slots", "temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs_plus_one", "num_prompt", "context_ids", "suppressed_ids", "bias_ids", "biases", "prompt_logprobs_plus_one", "grammar")
