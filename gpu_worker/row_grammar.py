@@ -36,6 +36,24 @@ class RowGrammar:
             self._fail(error)
             return None
 
+    def masks(self, drafts: Sequence[int]) -> list[bytes | None]:
+        """[drafts + 1] the masks now and behind each draft, should it be sampled; None where it
+        cannot go on, or nothing can come that far."""
+        masks = [self.mask()]
+        ahead = None if self._matcher is None else self._matcher.copy()
+        for draft in drafts:
+            mask = masks[-1]
+            try:
+                if ahead is None or mask is None or not mask[draft // 8] >> draft % 8 & 1:
+                    ahead = None
+                else:
+                    ahead.take((draft,))
+                masks.append(None if ahead is None else ahead.mask())
+            except GrammarError:  # when the draft is sampled, `record` meets it again
+                ahead = None
+                masks.append(None)
+        return masks
+
     def record(self, token_id: int) -> None:
         """Goes on by a token that the row just sampled."""
         if self._matcher is None:

@@ -22,6 +22,8 @@ from protos.plan import NewRow
 
 LogitArray = np.ndarray[Any, np.dtype[np.float32]]
 IntArray = np.ndarray[Any, np.dtype[np.int32]]
+IdArray = np.ndarray[Any, np.dtype[np.intp]]
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
 _LEAST_LOGIT = np.float32(-3e38)
 """Of a token that may follow, even where the model says NaN or -inf."""
@@ -33,18 +35,20 @@ class RowSampling:
     __slots__ = (
         "_biased",
         "_biases",
-        "_grammar",
+        "_context_ids",
         "_num_prompt",
         "_output_counts",
         "_seen",
         "_suppressed",
+        "_vocab_size",
+        "grammar",
         "num_known",
         "params",
     )
 
     def __init__(self, new: NewRow, vocab_size: int, grammar: RowGrammar | None = None) -> None:
         self.params = new.sampling
-        self._grammar = grammar
+        self.grammar = grammar
         self._num_prompt = new.num_prompt
         self._suppressed = np.array(new.suppressed_ids, np.intp)
         self._biased = np.array([token_id for token_id, _ in self.params.logit_bias], np.intp)
@@ -53,27 +57,48 @@ class RowSampling:
         """Tokens of the row that are counted; None where neither penalty nor grammar needs them."""
         if self.params.needs_context:
             self.num_known = len(new.context_ids)
-        if self.params.has_penalties:
-            context_ids = np.asarray(new.context_ids, np.int32)
-            self._seen = np.zeros(vocab_size, np.bool_)  # in prompt or output
-            self._seen[context_ids] = True
-            outputs = context_ids[new.num_prompt :]
-            self._output_counts = np.bincount(outputs, minlength=vocab_size).astype(np.int32)
+        # Counted when the host's sampler first asks for it, which a device's never does.
+        self._context_ids = np.asarray(new.context_ids, np.int32)
+        self._vocab_size = vocab_size
+        self._seen: BoolArray = np.empty(0, np.bool_)  # [vocab] in prompt or output
+        self._output_counts: IntArray = np.empty(0, np.int32)
 
     def record(self, token_id: int) -> None:
         """Counts a token that the row just sampled."""
         if self.num_known is not None:
             self.num_known += 1
-        if self._grammar is not None:
-            self._grammar.record(token_id)
+        if self.grammar is not None:
+            self.grammar.record(token_id)
         if self.params.has_penalties:
+            self._count_context()
             self._seen[token_id] = True
             self._output_counts[token_id] += 1
+
+    def record_unseen(self, num_tokens: int) -> None:
+        """Counts tokens that the row just sampled and whoever draws keeps a history of.  Its
+        grammar is to be told what they are."""
+        if self.num_known is not None:
+            self.num_known += num_tokens
 
     @property
     def problem(self) -> str:
         """Why the row cannot go on; empty: it can."""
-        return "" if self._grammar is None else self._grammar.problem
+        return "" if self.grammar is None else self.grammar.problem
+
+    def suppressed(self, length: int) -> IdArray:
+        """Ids that may not be sampled where the row's first `length` tokens are computed."""
+        is_early = length - self._num_prompt < self.params.min_tokens
+        return self._suppressed if is_early else self._suppressed[:0]
+
+    def allowed(self, mask: bytes, length: int) -> BoolArray:
+        """[vocab] the tokens in a grammar's mask that are not suppressed; all in it if all
+        are."""
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+        bits = bits[: self._vocab_size]
+        allowed = bits.view(np.bool_)
+        kept = allowed.copy()
+        kept[self.suppressed(length)] = False
+        return kept if kept.any() else allowed
 
     def adjusted(self, logits: LogitArray, length: int) -> LogitArray:
         """Logits [vocab] of the row's next token after biases, penalties, suppression and grammar;
@@ -83,16 +108,29 @@ class RowSampling:
             logits[self._biased] += self._biases
         if self.params.has_penalties:
             logits = self._penalized(logits)
-        is_early = len(self._suppressed) and length - self._num_prompt < self.params.min_tokens
-        mask = None if self._grammar is None else self._grammar.mask()
+        mask = None if self.grammar is None else self.grammar.mask()
         if mask is not None:
-            return _constrained(logits, mask, self._suppressed if is_early else ())
-        if is_early:
+            allowed = self.allowed(mask, length)
+            least = np.fmax(logits, _LEAST_LOGIT)
+            constrained: LogitArray = np.where(allowed, least, np.float32(-np.inf))
+            return constrained
+        suppressed = self.suppressed(length)
+        if len(suppressed):
             logits = logits.copy()
-            logits[self._suppressed] = -np.inf
+            logits[suppressed] = -np.inf
         return logits
 
+    def _count_context(self) -> None:
+        """Counts the tokens that the row came with, once."""
+        if len(self._seen):
+            return
+        self._seen = np.zeros(self._vocab_size, np.bool_)
+        self._seen[self._context_ids] = True
+        outputs = self._context_ids[self._num_prompt :]
+        self._output_counts = np.bincount(outputs, minlength=self._vocab_size).astype(np.int32)
+
     def _penalized(self, logits: LogitArray) -> LogitArray:
+        self._count_context()
         params, counts = self.params, self._output_counts
         repetition = np.float32(params.repetition_penalty)
         with np.errstate(over="ignore", invalid="ignore"):  # the sampler bears inf and NaN
@@ -101,18 +139,6 @@ class RowSampling:
         penalized -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
         penalized -= np.float32(params.presence_penalty) * (counts > 0)
         return penalized
-
-
-def _constrained(logits: LogitArray, mask: bytes, suppressed: Any) -> LogitArray:
-    """Logits [vocab] of the tokens in a mask that are not suppressed; of all in it if all are."""
-    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little", count=len(logits))
-    allowed = bits.view(np.bool_)
-    if len(suppressed):
-        kept = allowed.copy()
-        kept[suppressed] = False
-        allowed = kept if kept.any() else allowed
-    constrained: LogitArray = np.where(allowed, np.fmax(logits, _LEAST_LOGIT), np.float32(-np.inf))
-    return constrained
 
 
 def check_sampling(new: NewRow, vocab_size: int) -> None:

@@ -25,8 +25,6 @@ from protos.plan import (
 
 IntArray = np.ndarray[Any, np.dtype[np.int32]]
 
-_NO_TOKEN = -1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
@@ -65,7 +63,7 @@ class Step:
 
     rows: tuple[StepRow, ...]
     token_ids: IntArray
-    """[num_tokens]"""
+    """[num_tokens]; TOKEN_FROM_STEP_BEFORE where only the runner knows what the row sampled."""
     positions: IntArray
     """[num_tokens] each token's place in its row."""
     out_slots: IntArray
@@ -73,6 +71,11 @@ class Step:
     next_ids: IntArray
     """[num_tokens] of each the token behind it whose log probability is wanted, or NOT_SCORED;
     empty where none is."""
+    opened: tuple[NewRow, ...] = ()
+    """Rows that are new in this step."""
+    moved: tuple[Remap, ...] = ()
+    """Slots of rows that changed before the step, one after the other: prefixes of new rows, and
+    what went elsewhere.  What the step appends is in `out_slots`."""
 
     def drafts(self, row: StepRow) -> IntArray:
         """[num_drafts] the guesses among a row's tokens."""
@@ -102,7 +105,8 @@ class RowTable:
         # [max_rows, max_length]; entries past a row's length mean nothing.
         self._slots: IntArray = np.zeros((max_rows, max_length), np.int32)
         self._lengths: dict[int, int] = {}  # of live rows
-        self._last_tokens: dict[int, int] = {}  # of rows that sampled in their latest step
+        # Of rows that sampled in their latest step; TOKEN_FROM_STEP_BEFORE: the runner knows it.
+        self._last_tokens: dict[int, int] = {}
         self._sampling: dict[int, RowSampling] = {}
 
     def reset(self) -> None:
@@ -118,8 +122,17 @@ class RowTable:
     def record(self, row: StepRow, token_ids: Sequence[int]) -> None:
         """Remembers what a row just sampled, for the next plan's TOKEN_FROM_STEP_BEFORE, and
         forgets the drafts that were wrong."""
-        self._last_tokens[row.row] = token_ids[-1]
-        self._lengths[row.row] = row.length - row.num_samples + len(token_ids)
+        self._remember(row, token_ids[-1], len(token_ids))
+
+    def record_unseen(self, row: StepRow, num_tokens: int) -> None:
+        """The same of tokens that the runner keeps: the next plan's TOKEN_FROM_STEP_BEFORE stays
+        what it is."""
+        self._remember(row, TOKEN_FROM_STEP_BEFORE, num_tokens)
+        self._sampling[row.row].record_unseen(num_tokens)
+
+    def _remember(self, row: StepRow, last_token: int, num_tokens: int) -> None:
+        self._last_tokens[row.row] = last_token
+        self._lengths[row.row] = row.length - row.num_samples + num_tokens
 
     def apply(self, plan: BatchPlan) -> Step:
         """Carries out a plan's deltas and gives the step in terms of tokens.
@@ -233,23 +246,26 @@ class RowTable:
         self._check_readable(f"remap of row {remap.row}", remap.slots)
 
     def _checked_tokens(self, plan: BatchPlan) -> IntArray:
-        """Input ids, each TOKEN_FROM_STEP_BEFORE replaced by what its row sampled."""
+        """Input ids, each TOKEN_FROM_STEP_BEFORE replaced by what its row sampled if it is known."""
         token_ids = np.array(plan.input_ids, np.int32)
         fresh = {new.row: new for new in plan.new_rows}
-        first = 0
+        first, unseen = 0, []
         for row, extend_len, num_samples in zip(
             plan.rows, plan.extend_lens, plan.samples, strict=True
         ):
             if token_ids[first] == TOKEN_FROM_STEP_BEFORE:
-                last = _NO_TOKEN if row in fresh else self._last_tokens.get(row, _NO_TOKEN)
-                if last == _NO_TOKEN:
+                last = None if row in fresh else self._last_tokens.get(row)
+                if last is None:
                     raise PlanError(f"row {row} did not sample in the step before")
                 token_ids[first] = last
+                if last == TOKEN_FROM_STEP_BEFORE:
+                    unseen.append(first)
             if row in fresh:
                 known = extend_len - max(0, num_samples - 1)
                 _check_context(fresh[row], token_ids[first : first + known])
             first += extend_len
         bad = (token_ids < 0) | (token_ids >= self._vocab_size)
+        bad[unseen] = False
         if bad.any():
             raise PlanError(f"token id {token_ids[bad][0]} is not in 0..{self._vocab_size - 1}")
         return token_ids
@@ -315,7 +331,13 @@ class RowTable:
             positions=positions,
             out_slots=out_slots,
             next_ids=next_ids,
+            opened=plan.new_rows,
+            moved=(*map(_prefix, plan.new_rows), *plan.remaps),
         )
+
+
+def _prefix(new: NewRow) -> Remap:
+    return Remap(row=new.row, start=0, slots=new.prefix_slots)
 
 
 def _num_from_first_scored(next_ids: IntArray) -> int:

@@ -66,6 +66,7 @@ def cases() -> Iterator[CompileCase]:
     from kernels import (
         adjust_logits,
         gather_rows,
+        keep_samples,
         linear,
         logprobs,
         merge_partials,
@@ -77,11 +78,13 @@ def cases() -> Iterator[CompileCase]:
         sample,
         silu_mul,
         slot_copy,
+        take_inputs,
     )
 
     for module in (
         *(paged_attention, merge_partials, rope_store, rms_norm, silu_mul, gather_rows),
         *(adjust_logits, sample, logprobs, slot_copy, requantise, quantised_linear, linear),
+        *(take_inputs, keep_samples),
     ):
         yield from module.compile_cases()
 

@@ -96,6 +96,10 @@ class Matcher:
         self._state = state
         self._on_error = on_error
 
+    def copy(self) -> Matcher:
+        """Another one at the same place."""
+        return Matcher(self._state.deep_copy(), self._on_error)
+
     def mask(self) -> bytes:
         """[vocab_size bits, rounded up] which tokens may follow, the lowest bit first.
 
