@@ -190,6 +190,7 @@ def _triton(
     )
     wanted = DeviceOptions(
         num_slots=limits.num_slots,
+        max_rows=limits.max_rows,
         max_length=limits.longest(model.config),
         device=options.device,
         device_name=device_name,

@@ -24,7 +24,12 @@ class Decoder(Generic[StepT]):
         self._vocab_size = vocab_size
 
     def forward(self, step: StepT) -> torch.Tensor:
-        """Writes the KV of the step's tokens; float32 logits [num_logits, vocab] in plan order.
+        """Writes the KV of the step's tokens; float32 logits [num_logits, vocab] in plan order."""
+        return self.logits(self.states(step))
+
+    def states(self, step: StepT) -> torch.Tensor:
+        """Writes the KV of the step's tokens; [num_logits, hidden] of those whose logits are
+        wanted, in plan order.
 
         Asks nothing of the device but shapes: a step of the same shapes is the same work.
         """
@@ -36,10 +41,14 @@ class Decoder(Generic[StepT]):
         if update is not None:
             hidden += update
         # The head is the largest matrix: only what is sampled or scored goes through it.
-        wanted = arithmetic.wanted(hidden, step)
-        if not len(wanted):
-            return wanted.new_empty(0, self._vocab_size, dtype=torch.float32)
-        return arithmetic.logits(weights.head(arithmetic.norm(wanted, weights.final_norm)))
+        return arithmetic.wanted(hidden, step)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Float32 logits [n, vocab] of states [n, hidden]."""
+        if not len(states):
+            return states.new_empty(0, self._vocab_size, dtype=torch.float32)
+        arithmetic, weights = self._arithmetic, self._weights
+        return arithmetic.logits(weights.head(arithmetic.norm(states, weights.final_norm)))
 
     def _layer(
         self,

@@ -33,14 +33,14 @@ class RowSampling:
     """Parameters and history of one live row."""
 
     __slots__ = (
-        "_biased",
-        "_biases",
         "_context_ids",
         "_num_prompt",
         "_output_counts",
         "_seen",
         "_suppressed",
         "_vocab_size",
+        "biased",
+        "biases",
         "grammar",
         "num_known",
         "params",
@@ -51,8 +51,9 @@ class RowSampling:
         self.grammar = grammar
         self._num_prompt = new.num_prompt
         self._suppressed = np.array(new.suppressed_ids, np.intp)
-        self._biased = np.array([token_id for token_id, _ in self.params.logit_bias], np.intp)
-        self._biases = np.array([bias for _, bias in self.params.logit_bias], np.float32)
+        self.biased: IdArray = np.array([i for i, _ in self.params.logit_bias], np.intp)
+        """Token ids, and what is added to the logit of each."""
+        self.biases = np.array([bias for _, bias in self.params.logit_bias], np.float32)
         self.num_known: int | None = None
         """Tokens of the row that are counted; None where neither penalty nor grammar needs them."""
         if self.params.needs_context:
@@ -103,9 +104,9 @@ class RowSampling:
     def adjusted(self, logits: LogitArray, length: int) -> LogitArray:
         """Logits [vocab] of the row's next token after biases, penalties, suppression and grammar;
         its first `length` tokens are computed.  The given array stays as it is."""
-        if len(self._biased):
+        if len(self.biased):
             logits = logits.copy()
-            logits[self._biased] += self._biases
+            logits[self.biased] += self.biases
         if self.params.has_penalties:
             logits = self._penalized(logits)
         mask = None if self.grammar is None else self.grammar.mask()

@@ -246,7 +246,7 @@ class RowTable:
         self._check_readable(f"remap of row {remap.row}", remap.slots)
 
     def _checked_tokens(self, plan: BatchPlan) -> IntArray:
-        """Input ids, each TOKEN_FROM_STEP_BEFORE replaced by what its row sampled if it is known."""
+        """Input ids, each TOKEN_FROM_STEP_BEFORE replaced by what its row sampled, if known."""
         token_ids = np.array(plan.input_ids, np.int32)
         fresh = {new.row: new for new in plan.new_rows}
         first, unseen = 0, []

@@ -65,6 +65,8 @@ class AttentionPlan:
     merge_start: IntArray
     merge_rows: IntArray
     num_partials: int
+    num_items: int
+    """Of `items`, those that are meant."""
 
 
 def plan_attention(
@@ -175,4 +177,5 @@ def _numbered(items: IntArray, num_tokens: int) -> AttentionPlan:
         merge_start=merge_start,
         merge_rows=row[order].astype(np.int32),
         num_partials=num_partials,
+        num_items=len(items),
     )

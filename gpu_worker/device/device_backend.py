@@ -1,4 +1,4 @@
-"""Backend on the Triton kernels: puts weights, pool, model and a step's inputs together."""
+"""Backend on the Triton kernels: puts weights, pool, decoder, rows and sampler together."""
 
 import time
 from collections.abc import Mapping
@@ -11,14 +11,19 @@ from gpu_worker.backend import KvDtype, Precision
 from gpu_worker.blocks import BlockKind, FloatArray
 from gpu_worker.decoder import Decoder
 from gpu_worker.decoder_weights import load_weights
+from gpu_worker.device.decode_graphs import CallRecorder, GraphRecorder, Recorder
+from gpu_worker.device.device_forward import DeviceForward
 from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.device.device_pool import DevicePool, PoolOptions
+from gpu_worker.device.device_runner import DeviceRunner
 from gpu_worker.device.kernel_arithmetic import KernelArithmetic
 from gpu_worker.device.pool_size import MemoryMeter, PoolFit
 from gpu_worker.device.profiling import GpuMeter, measured_slots
 from gpu_worker.device.quantised_home import QuantisedHome
-from gpu_worker.device.step_inputs import CutSizes, step_inputs
-from gpu_worker.host_runner import HostRunner
+from gpu_worker.device.row_store import RowStore
+from gpu_worker.device.step_inputs import CutSizes
+from gpu_worker.device.step_sampler import StepSampler
+from gpu_worker.device.transfers import Staging
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.weight_home import WeightHome
@@ -33,6 +38,7 @@ class DeviceOptions:
 
     num_slots: int
     """Without `fit`."""
+    max_rows: int
     max_length: int
     fit: PoolFit | None = None
     """Give the pool what memory is left."""
@@ -47,6 +53,8 @@ class DeviceOptions:
     """Matrices as blocks."""
     kv_kind: KvKind = "none"
     """How keys and values are coded in the pool."""
+    graphs: bool = True
+    """Steps of single tokens are recorded and played again."""
     deterministic: bool = False
     """A token's bits do not depend on what else is in its step."""
     poison: bool = False
@@ -81,7 +89,13 @@ class DeviceBackend:
         self.device = options.device_name or options.device
         self.weights: Precision = options.blocks or _NAMES[options.dtype]
         self.kv_dtype = _kv_dtype(options)
-        self._sizes = CutSizes(groups=config.num_groups)
+        self._staging = Staging(self._device)
+        self._rows = RowStore(
+            max_rows=options.max_rows,
+            max_length=options.max_length,
+            vocab_size=config.vocab_size,
+            device=self._device,
+        )
         self._forward_ns = 0
         self._weights = load_weights(config, reader, self._home(reader))
         if options.fit is None:
@@ -128,18 +142,29 @@ class DeviceBackend:
             max_length=self._options.max_length,
             rope_factors=self._weights.rope_factors,
         )
-        self._decoder = Decoder(self._weights, arithmetic, self._config.vocab_size)
+        self._forward = DeviceForward(
+            Decoder(self._weights, arithmetic, self._config.vocab_size),
+            self._rows,
+            CutSizes(groups=self._config.num_groups),
+            _recorder(self._device) if self._options.graphs else None,
+        )
 
-    def runner(self, table: RowTable) -> HostRunner:
+    def runner(self, table: RowTable) -> DeviceRunner:
         """See Backend."""
-        return HostRunner(self, table)
+        sampler = StepSampler(
+            self._rows, table, vocab_size=self._config.vocab_size, device=self._device
+        )  # fmt: skip
+        return DeviceRunner(self._forward, self._rows, table, sampler, self.forget)
 
     def forward(self, step: Step) -> FloatArray:
         """See Backend."""
         started_ns = time.perf_counter_ns()
         with torch.inference_mode():
-            logits = self._decoder.forward(step_inputs(step, self._sizes, self._device))
-            result: FloatArray = logits.cpu().numpy()
+            prepared = self._forward.prepare(step)
+            columns = prepared.columns.columns() | self._rows.columns(step)
+            flat, there = self._staging.send(columns)
+            self._rows.apply(step, there)
+            result: FloatArray = self._forward.logits(prepared, flat, there).cpu().numpy()
         self._forward_ns = time.perf_counter_ns() - started_ns
         return result
 
@@ -150,6 +175,10 @@ class DeviceBackend:
     def phases_ns(self) -> Mapping[str, int]:
         """All of it as "rest": what runs on a device is not known from here."""
         return {"products": 0, "attention": 0, "rest": self._forward_ns}
+
+
+def _recorder(device: torch.device) -> Recorder:
+    return GraphRecorder() if device.type == "cuda" else CallRecorder()
 
 
 def _kv_dtype(options: DeviceOptions) -> KvDtype:

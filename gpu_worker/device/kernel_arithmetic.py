@@ -56,7 +56,7 @@ class KernelArithmetic:
         """See Arithmetic."""
         paged = self._pool.paged(layer, step.page_table)
         out = torch.zeros_like(query)
-        for work in step.work:
+        for work in step.work[self._rules.window]:
             paged_attention(query, paged, work, self._rules, out)
         return out.flatten(1)
 

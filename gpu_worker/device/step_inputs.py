@@ -1,14 +1,23 @@
-"""A step's columns as the kernels take them: tensors on the device, attention cut into items."""
+"""A step's columns as the kernels take them, attention cut into items.
 
-from dataclasses import dataclass
+Built in numpy, as one dictionary that travels in one copy; read back as tensors on the device.  A
+step in which every row has one token can be filled up to a number of rows and items, so that steps
+of many sizes have one shape: rows that nobody asked for read and write the dump slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_worker.device.attention_plan import Cuts, Rows, plan_attention
-from gpu_worker.row_table import Step, StepRow
-from kernels.attention_inputs import WorkItems
+from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, plan_attention
+from gpu_worker.row_table import Step
+from kernels.attention_inputs import ITEM_FIELDS, WorkItems
+from protos.plan import DUMP_SLOT
 
 IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
@@ -22,14 +31,17 @@ class StepInputs:
 
     token_ids: torch.Tensor
     """[num_tokens]"""
+    token_rows: torch.Tensor
+    """[num_tokens] row of each in the table of slots."""
     positions: torch.Tensor
     """[num_tokens]"""
     out_slots: torch.Tensor
     """[num_tokens]"""
     page_table: torch.Tensor
     """Slots of all rows, row after row."""
-    work: tuple[WorkItems, ...]
-    """Items of decodes, and of prompts, whose tiles are larger; those that there are."""
+    work: Mapping[int, tuple[WorkItems, ...]]
+    """For each window of the model: items of decodes, and of prompts, whose tiles are larger; those
+    that there are."""
     logit_tokens: torch.Tensor
     """[num_logits] places of the tokens whose logits are wanted."""
 
@@ -42,71 +54,153 @@ class CutSizes:
     """Query heads of a KV head."""
     split: int = 512
     """Positions of an item at most.  Part of the bits: a token's cuts are multiples of it."""
+    windows: tuple[int, ...] = (0,)
+    """Those that layers have, each once; 0: a layer without."""
 
 
-def step_inputs(step: Step, sizes: CutSizes, device: torch.device) -> StepInputs:
-    """Copies a step to the device."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Attention of some rows within a window."""
 
-    def copied(column: IntArray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(column, np.int32)).to(device)
+    window: int
+    block_queries: int
+    plan: AttentionPlan
 
-    lengths = [row.length for row in step.rows]
-    offsets = np.cumsum([0, *lengths], dtype=np.int64)[:-1]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """A step on the host."""
+
+    tokens: Mapping[str, IntArray]
+    """The columns of StepInputs by their names."""
+    work: tuple[Work, ...]
+
+    @property
+    def num_items(self) -> int:
+        """Of the attention that has most."""
+        return max((len(work.plan.items) for work in self.work), default=0)
+
+    @property
+    def num_partials(self) -> int:
+        """Of the attention that has most."""
+        return max((work.plan.num_partials for work in self.work), default=0)
+
+    def columns(self) -> dict[str, IntArray]:
+        """What `step_inputs` needs to find on the device."""
+        columns = dict(self.tokens)
+        for index, work in enumerate(self.work):
+            columns[f"items {index}"] = work.plan.items
+            columns[f"num_items {index}"] = np.array([work.plan.num_items], np.int32)
+            columns[f"merge_start {index}"] = work.plan.merge_start
+            columns[f"merge_rows {index}"] = work.plan.merge_rows
+        return columns
+
+    def filled(self, num_items: int, num_partials: int) -> StepColumns:
+        """The same with room for so many items and partial rows in each attention."""
+
+        def larger(work: Work) -> Work:
+            plan = work.plan
+            items = np.zeros((num_items, ITEM_FIELDS), np.int32)
+            items[: len(plan.items)] = plan.items
+            merge_rows = np.zeros(num_partials, np.int32)
+            merge_rows[: len(plan.merge_rows)] = plan.merge_rows
+            filled = replace(
+                plan, items=items, merge_rows=merge_rows, num_partials=num_partials
+            )  # fmt: skip
+            return replace(work, plan=filled)
+
+        return replace(self, work=tuple(map(larger, self.work)))
+
+
+def step_columns(
+    step: Step, sizes: CutSizes, table_width: int, *, fill_to: int = 0, dump_row: int = 0
+) -> StepColumns:
+    """A step in numpy.
+
+    table_width: slots of a row in the table of slots.
+    fill_to: rows that a step of single tokens and single logits is filled up to, by rows of one
+    token in the dump slot, which is the whole context of `dump_row`.
+    """
+    num_more = max(0, fill_to - len(step.rows))
+    rows = Rows(
+        first_query=_column([row.first_token for row in step.rows], num_more, 0),
+        num_queries=_column([row.extend_len for row in step.rows], num_more, 1),
+        length=_column([row.length for row in step.rows], num_more, 1),
+        table_offset=_column([row.row * table_width for row in step.rows], num_more, 0),
+    )
+    if num_more:
+        rows.first_query[-num_more:] = np.arange(len(step.rows), fill_to)
+        rows.table_offset[-num_more:] = dump_row * table_width
     wanted = [
         np.arange(end - row.num_logits, end)
         for row in step.rows
         for end in (row.first_token + row.extend_len,)
     ]
+    wanted.append(np.arange(len(step.rows), len(step.rows) + num_more))
+    row_of = np.repeat([row.row for row in step.rows], rows.num_queries[: len(step.rows)])
+    tokens = {
+        "token_ids": _column(step.token_ids, num_more, 0),
+        "token_rows": _column(row_of, num_more, dump_row),
+        "positions": _column(step.positions, num_more, 0),
+        "out_slots": _column(step.out_slots, num_more, DUMP_SLOT),
+        "logit_tokens": np.concatenate(wanted).astype(np.int32),
+    }
+    num_tokens = len(tokens["token_ids"])
+    return StepColumns(tokens=tokens, work=tuple(_all_work(rows, sizes, num_tokens)))
+
+
+def step_inputs(
+    columns: StepColumns, there: Mapping[str, torch.Tensor], page_table: torch.Tensor
+) -> StepInputs:
+    """The tensors of a step whose columns lie on the device."""
+    work: dict[int, list[WorkItems]] = {each.window: [] for each in columns.work}
+    for index, each in enumerate(columns.work):
+        work[each.window].append(
+            WorkItems(
+                items=there[f"items {index}"].view(-1, ITEM_FIELDS),
+                num_items=there[f"num_items {index}"],
+                merge_start=there[f"merge_start {index}"],
+                merge_rows=there[f"merge_rows {index}"],
+                num_partials=each.plan.num_partials,
+                block_queries=each.block_queries,
+            )
+        )
     return StepInputs(
-        token_ids=copied(step.token_ids),
-        positions=copied(step.positions),
-        out_slots=copied(step.out_slots),
-        page_table=copied(_joined([row.slots for row in step.rows])),
-        work=tuple(
-            _work(rows, block, len(step.token_ids), sizes, device)
-            for block, rows in _classes(step, offsets, sizes.groups)
-        ),
-        logit_tokens=copied(_joined(wanted)),
+        **{name: there[name] for name in columns.tokens},
+        page_table=page_table,
+        work={window: tuple(items) for window, items in work.items()},
     )
 
 
-def _classes(
-    step: Step, offsets: IntArray, groups: int
-) -> list[tuple[int, list[tuple[StepRow, int]]]]:
-    """Rows that decode and rows of prompts, with the offsets of their slots; by size of block."""
-    placed = list(zip(step.rows, offsets.tolist(), strict=True))
-    decode_block = max(_DECODE_BLOCK, 1 << (groups - 1).bit_length())
-    few = decode_block // groups
-    decodes = [pair for pair in placed if pair[0].extend_len <= few]
-    prompts = [pair for pair in placed if pair[0].extend_len > few]
-    found = ((decode_block, decodes), (max(_PROMPT_BLOCK, decode_block), prompts))
-    return [(block, rows) for block, rows in found if rows]
+def _all_work(rows: Rows, sizes: CutSizes, num_tokens: int) -> list[Work]:
+    """Rows that decode and rows of prompts apart, for each window."""
+    decode_block = max(_DECODE_BLOCK, 1 << (sizes.groups - 1).bit_length())
+    is_decode = rows.num_queries <= decode_block // sizes.groups
+    found = []
+    for block, chosen in (
+        (decode_block, is_decode),
+        (max(_PROMPT_BLOCK, decode_block), ~is_decode),
+    ):
+        if not chosen.any():
+            continue
+        some = Rows(
+            first_query=rows.first_query[chosen],
+            num_queries=rows.num_queries[chosen],
+            length=rows.length[chosen],
+            table_offset=rows.table_offset[chosen],
+        )
+        for window in sizes.windows:
+            cuts = Cuts(
+                groups=sizes.groups, block_queries=block, split=sizes.split, window=window
+            )  # fmt: skip
+            # Here the stems of a step go in, in places among the rows of `some`, where the window
+            # is 0 and the mode not deterministic.
+            plan = plan_attention(some, cuts, num_tokens=num_tokens)
+            found.append(Work(window=window, block_queries=block, plan=plan))
+    return found
 
 
-def _work(
-    rows: list[tuple[StepRow, int]],
-    block: int,
-    num_tokens: int,
-    sizes: CutSizes,
-    device: torch.device,
-) -> WorkItems:
-    columns = Rows(
-        first_query=np.array([row.first_token for row, _ in rows], np.int32),
-        num_queries=np.array([row.extend_len for row, _ in rows], np.int32),
-        length=np.array([row.length for row, _ in rows], np.int32),
-        table_offset=np.array([offset for _, offset in rows], np.int32),
-    )
-    cuts = Cuts(groups=sizes.groups, block_queries=block, split=sizes.split)
-    plan = plan_attention(columns, cuts, num_tokens=num_tokens)
-    return WorkItems(
-        items=torch.from_numpy(plan.items).to(device),
-        num_items=torch.tensor([len(plan.items)], dtype=torch.int32, device=device),
-        merge_start=torch.from_numpy(plan.merge_start).to(device),
-        merge_rows=torch.from_numpy(plan.merge_rows).to(device),
-        num_partials=plan.num_partials,
-        block_queries=block,
-    )
-
-
-def _joined(columns: list[Any]) -> IntArray:
-    return np.concatenate(columns) if columns else np.empty(0, np.int32)
+def _column(values: Sequence[int] | IntArray, num_more: int, value: int) -> IntArray:
+    column = np.full(len(values) + num_more, value, np.int32)
+    column[: len(values)] = values
+    return column

@@ -1,7 +1,8 @@
 """Small models of random weights that lie in no file, on either backend; odd shapes."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from gpu_worker.native.native_weights import NativeWeights, read_native_weights
 from gpu_worker.native.packing import unpack
 from gpu_worker.row_table import IntArray, Step, StepRow
 from gpu_worker.weights import LAYER_MATRICES, WeightReader
+from protos.plan import Remap
 from tests.gpu_worker.kernel_tables import TABLES
 
 MAX_LENGTH = 700
@@ -159,7 +161,7 @@ class Piece:
     num_samples: int
 
 
-def make_step(pieces: Iterable[Piece]) -> Step:
+def make_step(pieces: Sequence[Piece]) -> Step:
     """The step of these rows."""
     rows: list[StepRow] = []
     token_ids: list[int] = []
@@ -187,6 +189,10 @@ def make_step(pieces: Iterable[Piece]) -> Step:
         positions=np.array(positions, np.int32),
         out_slots=np.array(out_slots, np.int32),
         next_ids=np.empty(0, np.int32),
+        moved=tuple(
+            Remap(row=index, start=0, slots=array("i", piece.slots[: piece.begin]))
+            for index, piece in enumerate(pieces)
+        ),
     )
 
 

@@ -24,6 +24,7 @@ NUM_SLOTS = 700
 def device_backend(name: str, kv_kind: KvKind = "none") -> DeviceBackend:
     options = DeviceOptions(
         num_slots=NUM_SLOTS,
+        max_rows=4,
         max_length=MAX_LENGTH,
         device="cpu",
         dtype=torch.float32,

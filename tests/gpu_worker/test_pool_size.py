@@ -122,6 +122,7 @@ CONFIG = shape(num_layers=1, num_heads=2, num_kv_heads=1, hidden_size=32, interm
 def fitted(meter: FakeMeter, num_slots: int = 0) -> DeviceBackend:
     options = DeviceOptions(
         num_slots=num_slots,
+        max_rows=FIT.max_rows,
         max_length=12,
         device="cpu",
         dtype=torch.float32,

@@ -1,0 +1,151 @@
+"""Steps in which every row has one token, recorded once and played again.
+
+A step of a model is hundreds of launches, each some microseconds of the host; a recorded one is a
+single launch.  What is recorded has one shape and reads fixed memory, so steps are filled up to one
+of a few numbers of rows and of attention items, and their columns are copied to where the recording
+reads them.  Not here: what is recorded; steps of prompts, which are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from gpu_worker.device.step_inputs import StepColumns
+from gpu_worker.device.transfers import Layout, layout_of
+
+Compute = Callable[[StepColumns, Mapping[str, torch.Tensor]], torch.Tensor]
+"""Queues the forward pass of a step whose columns lie on the device; its states."""
+
+_MOST_ITEMS = 1 << 14
+"""Of an attention: steps with more are long enough not to be recorded."""
+
+
+class Recorder(Protocol):
+    """Records work, so that it can be done again on whatever then lies in the same memory."""
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """Does the work, and gives what does it again."""
+        ...
+
+
+class CallRecorder:
+    """Recorder where there are no graphs: the work itself."""
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """See Recorder."""
+        work()
+        return work
+
+
+class GraphRecorder:
+    """Recorder of CUDA graphs, whose memory they share: one runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """See Recorder."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            work()  # compiles what is not compiled yet, which cannot be recorded
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may allocate meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = work()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return result
+
+        return replay
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a recording has room for."""
+
+    rows: int
+    items: int
+    """Of each attention."""
+    partials: int
+    """0: every item is a row's whole context."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    layout: Layout
+    memory: torch.Tensor
+    replay: Callable[[], torch.Tensor]
+
+
+class DecodeGraphs:
+    """Recordings by shape, made when a step first needs them."""
+
+    def __init__(
+        self, compute: Compute, recorder: Recorder, *, max_rows: int, device: torch.device
+    ) -> None:
+        self._compute = compute
+        self._recorder = recorder
+        self._buckets = buckets(max_rows)
+        self._device = device
+        self._recordings: dict[Shape, _Recording] = {}
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Those recorded so far."""
+        return tuple(self._recordings)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of rows that steps are filled up to, ascending."""
+        return self._buckets
+
+    def num_rows(self, num_rows: int) -> int:
+        """What a step of so many rows is to be filled up to."""
+        return next(size for size in self._buckets if size >= num_rows)
+
+    def fitted(self, columns: StepColumns) -> StepColumns | None:
+        """A step of `num_rows` rows, filled up to a shape; None: it is too large for any."""
+        shape = shape_of(columns)
+        return None if shape is None else columns.filled(shape.items, shape.partials)
+
+    def run(self, columns: StepColumns, there: torch.Tensor) -> torch.Tensor:
+        """States of a step that `fitted` gave; they are valid until the next one is run.
+
+        there: a flat tensor that begins with the step's columns.
+        """
+        shape = shape_of(columns)
+        assert shape is not None, "a step that does not fit"
+        layout = layout_of(columns.columns())
+        recording = self._recordings.get(shape)
+        if recording is None:
+            memory = there[: layout.size].clone()
+            views = layout.views(memory)
+            replay = self._recorder.record(lambda: self._compute(columns, views))
+            recording = self._recordings[shape] = _Recording(layout, memory, replay)
+        assert layout == recording.layout, "one shape, one layout"
+        recording.memory.copy_(there[: layout.size])
+        return recording.replay()
+
+
+def buckets(max_rows: int) -> tuple[int, ...]:
+    """1, 2, 4, multiples of 8, and as many rows as there can be."""
+    sizes = {1, 2, 4, *range(8, max_rows + 1, 8), max_rows}
+    return tuple(sorted(size for size in sizes if size <= max_rows))
+
+
+def shape_of(columns: StepColumns) -> Shape | None:
+    """The smallest shape that has room for a step of single tokens."""
+    num_rows = len(columns.tokens["token_ids"])
+    if not columns.num_partials:
+        return Shape(rows=num_rows, items=num_rows, partials=0)
+    # Room doubles: programs that find no item of theirs cost little, but not nothing.
+    most = max(columns.num_items, columns.num_partials, 2 * num_rows)
+    room = 1 << (most - 1).bit_length()
+    return Shape(rows=num_rows, items=room, partials=room) if room <= _MOST_ITEMS else None

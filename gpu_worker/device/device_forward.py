@@ -1,0 +1,106 @@
+"""The forward pass of steps on the device: their columns, recorded or not, and their logits.
+
+Not here: sampling, copies between host and device, the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from gpu_worker.decoder import Decoder
+from gpu_worker.device.decode_graphs import DecodeGraphs, Recorder
+from gpu_worker.device.row_store import RowStore
+from gpu_worker.device.step_inputs import (
+    CutSizes,
+    StepColumns,
+    StepInputs,
+    step_columns,
+    step_inputs,
+)
+from gpu_worker.row_table import Step
+from kernels.take_inputs import take_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step on the host, as it is to be run."""
+
+    columns: StepColumns
+    num_logits: int
+    is_recorded: bool
+
+
+class DeviceForward:
+    """Runs steps of a decoder on a store of rows."""
+
+    def __init__(
+        self,
+        decoder: Decoder[StepInputs],
+        rows: RowStore,
+        sizes: CutSizes,
+        recorder: Recorder | None,
+    ) -> None:
+        """Without a recorder nothing is recorded."""
+        self._decoder = decoder
+        self._rows = rows
+        self._sizes = sizes
+        self.graphs: DecodeGraphs | None = None
+        if recorder is not None:
+            self.graphs = DecodeGraphs(
+                self._states,
+                recorder,
+                max_rows=rows.dump_row,
+                device=rows.slots.device,
+            )
+
+    def prepare(self, step: Step) -> Prepared:
+        """Its columns, filled up where it is to be recorded."""
+        num_logits = sum(row.num_logits for row in step.rows)
+        width = self._rows.slots.shape[1]
+        if self.graphs is None or not step.rows or not _is_decode(step):
+            return Prepared(step_columns(step, self._sizes, width), num_logits, False)
+        columns = step_columns(
+            step,
+            self._sizes,
+            width,
+            fill_to=self.graphs.num_rows(len(step.rows)),
+            dump_row=self._rows.dump_row,
+        )
+        fitted = self.graphs.fitted(columns)
+        return Prepared(columns if fitted is None else fitted, num_logits, fitted is not None)
+
+    def logits(
+        self, prepared: Prepared, flat: torch.Tensor, there: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Queues a step; float32 logits [num_logits, vocab] on the device.
+
+        flat: begins with the step's columns; there: the same by name.
+        """
+        if not len(prepared.columns.tokens["token_ids"]):
+            return self._decoder.logits(flat.new_empty(0, 1))
+        if prepared.is_recorded:
+            assert self.graphs is not None
+            states = self.graphs.run(prepared.columns, flat)
+        else:
+            states = self._states(prepared.columns, there)
+        return self._decoder.logits(states[: prepared.num_logits])
+
+    def _states(self, columns: StepColumns, there: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        rows = self._rows
+        take_inputs(
+            there["token_ids"],
+            there["token_rows"],
+            there["positions"],
+            there["out_slots"],
+            rows.last_tokens,
+            rows.slots,
+        )
+        return self._decoder.states(step_inputs(columns, there, rows.slots.view(-1)))
+
+
+def _is_decode(step: Step) -> bool:
+    """Whether every row has one token and one logit."""
+    return all(row.extend_len == 1 and row.num_logits == 1 for row in step.rows)
