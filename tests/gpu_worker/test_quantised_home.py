@@ -102,8 +102,9 @@ def test_a_model_in_blocks_is_near_the_model(kind: BlockKind, most: float) -> No
 
     def logits(blocks: BlockKind | None) -> tuple[str, FloatArray]:
         options = DeviceOptions(
-            num_slots=64, max_length=12, device="cpu", dtype=torch.float32, blocks=blocks
-        )
+            num_slots=64, max_rows=2, max_length=12, device="cpu", dtype=torch.float32,
+            blocks=blocks,
+        )  # fmt: skip
         backend = DeviceBackend(config, RandomWeights(), options)
         return backend.weights, all_logits(backend, tokens)
 
