@@ -16,8 +16,6 @@ from protos.plan import MAX_CONTEXT_TOKENS
 from radixd.chassis.channel import WorkerChannel
 from radixd.chassis.command import settings_from_argv
 from radixd.chassis.logs import configure_logs
-from radixd.chassis.model_source import resolve_model
-from radixd.chassis.processors import usable_processors
 from radixd.chassis.settings import Settings
 
 EXIT_BAD_START = 2
@@ -51,31 +49,16 @@ def build_engine(settings: Settings) -> Engine:
         InvalidRequest: an option asks for what cannot be had here.
     """
     if settings.fake_worker:
+        if settings.tp > 1:
+            raise InvalidRequest("tp", "the fake worker is one process")
         return _fake_engine(settings)
-    source = resolve_model(settings.model)
-    from gpu_worker.backend_choice import BackendOptions  # late: the fake worker needs no numpy
-    from gpu_worker.loading import load_engine
-    from gpu_worker.model_engine import EngineLimits
+    if settings.tp > 1:
+        from gpu_worker.parallel.start import lead_group
 
-    limits = EngineLimits(
-        num_slots=settings.cpu_kv_slots,
-        max_rows=settings.max_running,
-        max_length=settings.max_length,
-        poison=settings.log_level == "debug",
-    )
-    options = BackendOptions(
-        device=settings.device,
-        backend=settings.backend,
-        weights=settings.weights,
-        kv_dtype=settings.kv_dtype,
-        num_threads=settings.num_threads or usable_processors(),
-        cpu_kernels=settings.cpu_kernels,
-        deterministic=settings.deterministic,
-        fit_pool=settings.kv_slots == "auto",
-        memory_fraction=settings.memory_fraction,
-        max_batch_tokens=settings.max_batch_tokens,
-    )
-    return load_engine(source, limits, options)
+        return lead_group(settings)
+    from gpu_worker.loading import engine_for  # late: the fake worker needs no numpy
+
+    return engine_for(settings)
 
 
 def _fake_engine(settings: Settings) -> Engine:

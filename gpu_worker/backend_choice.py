@@ -62,6 +62,8 @@ class BackendOptions:
     """On a GPU, give the pool what memory is left, rather than as many slots as the limits say."""
     memory_fraction: float = 0.9
     max_batch_tokens: int = 512
+    tp: int = 1
+    """Ranks the model is cut for; a model of several comes cut already."""
 
 
 def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:
@@ -156,6 +158,7 @@ def _torch(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> B
             num_slots=limits.num_slots,
             max_length=limits.longest(model.config),
             poison=limits.poison,
+            in_home=model.in_home,
         )
 
 
@@ -200,6 +203,8 @@ def _triton(
         kv_kind=_KV_KINDS.get(options.kv_dtype, "none"),
         deterministic=options.deterministic,
         poison=limits.poison,
+        in_home=model.in_home,
+        agree=model.agree,
     )
     with _memory_of_torch(), model.reading() as reader:
         return DeviceBackend(model.config, reader, wanted)

@@ -1,21 +1,65 @@
-"""From a model source to an engine: files, backend, books.
+"""From settings, or a model source, to an engine: files, backend, books.
 
 Not here: finding the source, computing with it.
 """
+
+from typing import Protocol
 
 import structlog
 
 from gpu_worker.backend_choice import BackendOptions, make_backend
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
-from gpu_worker.open_model import open_model
-from radixd.chassis.model_source import ModelSource
+from gpu_worker.open_model import OpenModel, open_model
+from radixd.chassis.model_source import ModelSource, resolve_model
+from radixd.chassis.processors import usable_processors
+from radixd.chassis.settings import Settings
 from radixd.chassis.vocabulary import read_vocabulary
 
 _log = structlog.get_logger(__name__)
 
 
+class Part(Protocol):
+    """A rank of several (gpu_worker.parallel)."""
+
+    def part_of(self, model: OpenModel) -> OpenModel:
+        """What the rank holds of a model, and how its products become whole."""
+        ...
+
+
+def engine_for(settings: Settings, part: Part | None = None) -> ModelEngine:
+    """The engine that the settings ask for, or one rank's; the fake worker's is none of these.
+
+    Raises:
+        ModelError: see load_engine.
+        InvalidRequest: see load_engine.
+    """
+    limits = EngineLimits(
+        num_slots=settings.cpu_kv_slots,
+        max_rows=settings.max_running,
+        max_length=settings.max_length,
+        poison=settings.log_level == "debug",
+    )
+    options = BackendOptions(
+        device=settings.device,
+        backend=settings.backend,
+        weights=settings.weights,
+        kv_dtype=settings.kv_dtype,
+        num_threads=max(1, (settings.num_threads or usable_processors()) // settings.tp),
+        cpu_kernels=settings.cpu_kernels,
+        deterministic=settings.deterministic,
+        fit_pool=settings.kv_slots == "auto",
+        memory_fraction=settings.memory_fraction,
+        max_batch_tokens=settings.max_batch_tokens,
+        tp=settings.tp,
+    )
+    return load_engine(resolve_model(settings.model), limits, options, part)
+
+
 def load_engine(
-    source: ModelSource, limits: EngineLimits, options: BackendOptions | None = None
+    source: ModelSource,
+    limits: EngineLimits,
+    options: BackendOptions | None = None,
+    part: Part | None = None,
 ) -> ModelEngine:
     """An engine on this model; fp32 on one thread unless options say otherwise.
 
@@ -23,7 +67,8 @@ def load_engine(
         ModelError: the model cannot be loaded, or its pool does not fit in memory; one line.
         InvalidRequest: the options ask for what cannot be had here.
     """
-    with open_model(source) as model:
+    with open_model(source) as whole:
+        model = whole if part is None else part.part_of(whole)
         backend = make_backend(model, limits, options or BackendOptions())
         # Weights of another precision give other keys and values for the same tokens.
         model_hash = f"{model.fingerprint}-{backend.weights}"

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_worker.accuracy_tokens import folder_token_ids, gguf_token_ids
 from gpu_worker.gguf_weights import GgufWeights
@@ -17,6 +18,9 @@ from gpu_worker.weights import WeightReader
 from radixd.chassis.gguf_file import GgufFile
 from radixd.chassis.model_source import ModelSource
 from radixd.chassis.progress import byte_progress
+
+if TYPE_CHECKING:
+    from gpu_worker.weight_home import WeightHome  # imports torch
 
 _SAMPLE_BYTES = 4096
 _NUM_SAMPLES = 256
@@ -34,6 +38,11 @@ class OpenModel:
     """From what is told the size of each tensor that was read."""
     accuracy_token_ids: Callable[[], list[int]]
     """The text of the accuracy gate as tokens of this model."""
+    in_home: "Callable[[WeightHome], WeightHome]" = lambda home: home
+    """Around the home that a backend gives its weights."""
+    agree: Callable[[int], int] = lambda num_slots: num_slots
+    """On how many slots a pool has, from how many there is room for."""
+    shows_progress: bool = True
 
     def quiet_reader(self) -> WeightReader:
         """A reader without progress."""
@@ -42,6 +51,9 @@ class OpenModel:
     @contextlib.contextmanager
     def reading(self) -> Iterator[WeightReader]:
         """A reader whose progress shows on stderr."""
+        if not self.shows_progress:
+            yield self.quiet_reader()
+            return
         label = f"loading {self.source.model_id}"
         with byte_progress(label, self.total_bytes) as on_bytes:
             yield self.make_reader(on_bytes)

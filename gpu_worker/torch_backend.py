@@ -3,7 +3,7 @@ where none of them can run.  Not here: the model, the attention, the pool; it pu
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -37,9 +37,9 @@ class TorchBackend:
         num_slots: int,
         max_length: int,
         poison: bool = False,
-        home: WeightHome | None = None,
+        in_home: Callable[[WeightHome], WeightHome] = lambda home: home,
     ) -> None:
-        weights = load_weights(config, reader, home or TorchHome())
+        weights = load_weights(config, reader, in_home(TorchHome()))
         self._pool = KvPool(config, num_slots, poison=poison)
         self.num_slots = num_slots
         self.kv_bytes_per_slot = self._pool.bytes_per_slot

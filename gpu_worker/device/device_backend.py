@@ -1,7 +1,7 @@
 """Backend on the Triton kernels: puts weights, pool, decoder, rows and sampler together."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,6 +58,10 @@ class DeviceOptions:
     deterministic: bool = False
     """A token's bits do not depend on what else is in its step."""
     poison: bool = False
+    in_home: Callable[[WeightHome], WeightHome] = lambda home: home
+    """See OpenModel."""
+    agree: Callable[[int], int] = lambda num_slots: num_slots
+    """See OpenModel."""
 
 
 _NAMES: dict[torch.dtype, Literal["float32", "bfloat16"]] = {
@@ -97,7 +101,7 @@ class DeviceBackend:
             device=self._device,
         )
         self._forward_ns = 0
-        self._weights = load_weights(config, reader, self._home(reader))
+        self._weights = load_weights(config, reader, options.in_home(self._home(reader)))
         if options.fit is None:
             self._make_pool(options.num_slots)
         else:
@@ -109,7 +113,7 @@ class DeviceBackend:
                 max_length=options.max_length,
                 bytes_per_slot=self.kv_bytes_per_slot,
             )
-            self._make_pool(slots)
+            self._make_pool(options.agree(slots))
 
     def _home(self, reader: WeightReader) -> WeightHome:
         plain = DeviceHome(self._device, self._options.dtype)

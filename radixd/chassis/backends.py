@@ -24,6 +24,8 @@ class Wanted(Protocol):
     def kv_dtype(self) -> str: ...  # noqa: D102
     @property
     def cpu_kernels(self) -> str: ...  # noqa: D102
+    @property
+    def tp(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class BackendKind:
     kv_dtypes: frozenset[str]
     has_cpu_kernels: bool = False
     """Whether --cpu-kernels means anything to it."""
+    has_ranks: bool = True
+    """Whether it computes a part of a model, --tp of which make a whole."""
     only_by_name: bool = False
     """Taken where --backend names it, never by auto."""
 
@@ -52,6 +56,7 @@ NATIVE = BackendKind(
     weights=frozenset({"auto", "fp32", "int8", "int4"}),
     kv_dtypes=frozenset({"auto", "fp32", "int8"}),
     has_cpu_kernels=True,
+    has_ranks=False,
 )
 TORCH = BackendKind(
     backend="torch",
@@ -115,6 +120,9 @@ def _clash(kind: BackendKind, wanted: Wanted) -> InvalidRequest | None:
             return InvalidRequest(
                 option, f"{value} needs {_who_has(option, value)}: {_asked_for(wanted)}"
             )
+    if wanted.tp > 1 and not kind.has_ranks:
+        who = "a GPU or the torch backend"
+        return InvalidRequest("tp", f"{wanted.tp} ranks need {who}: {_asked_for(wanted)}")
     if kind.backend == "triton" and wanted.weights != "auto":
         # Uncoded keys and values are of the type that the layers compute in.
         if wanted.kv_dtype == "fp32" and kind is GPU and wanted.weights != "fp32":
@@ -129,6 +137,8 @@ def _asked_for(wanted: Wanted) -> str:
         return f"{wanted.backend} was asked for"
     if wanted.device != "auto":
         return f"--device {wanted.device} was asked for"
+    if wanted.tp > 1:
+        return f"--tp {wanted.tp} was asked for"
     return "another option rules it out"
 
 

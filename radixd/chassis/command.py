@@ -18,6 +18,9 @@ from radixd.chassis.setting_sources import API_KEY_VARIABLE, as_text, flag, load
 from radixd.chassis.settings import Settings
 
 USAGE_EXIT_STATUS = 2
+LOST_EXIT_STATUS = 75
+"""A service ended through no fault of its call, as a process it needs has died: start it again.
+The number is sysexits' EX_TEMPFAIL."""
 
 
 def settings_from_argv(prog: str, argv: list[str]) -> Settings:

@@ -74,6 +74,9 @@ class Settings(BaseModel):
     backend: Literal["auto", "native", "torch", "triton"] = Field(
         "auto", description="Who computes: compiled code or torch on the CPU, triton on a GPU."
     )
+    tp: int = Field(
+        1, ge=1, le=64, description="Processes that compute the model together, each its heads."
+    )
     cpu_kernels: Literal["auto", "avx512", "avx2"] = Field(
         "auto", description="Instructions of the compiled code; auto: the fastest there are here."
     )
@@ -207,7 +210,7 @@ class Settings(BaseModel):
         300.0, gt=0, allow_inf_nan=False, description="A step longer than this is a hang."
     )
     max_prompt_bytes: int = Field(4 << 20, ge=1, description="Longest prompt text, in bytes.")
-    restart_worker: bool = Field(True, description="Restart a worker that a signal killed.")
+    restart_worker: bool = Field(True, description="Restart a worker that was killed.")
     start_timeout_s: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="Longest start of all services; 0: no limit."
     )

@@ -17,7 +17,7 @@ from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
 
 from protos.errors import RadixdError
-from radixd.chassis.command import argv_from_settings
+from radixd.chassis.command import LOST_EXIT_STATUS, argv_from_settings
 from radixd.chassis.grpc_server import join_address
 from radixd.chassis.settings import Settings
 from radixd.launcher.child import Child
@@ -141,7 +141,7 @@ class Supervisor:
     def wait(self) -> int:
         """Until Ctrl-C or SIGTERM (returns 0), or until a service ends (returns 1).
 
-        A worker that a signal killed is restarted, as streams survive its loss.
+        A worker that was lost is restarted, as streams survive that.
         """
         while not self._num_signals:
             dead = self._dead_child()
@@ -227,7 +227,7 @@ class Supervisor:
 
     def _may_restart(self, child: Child) -> bool:
         status = child.exit_status
-        if child.name != WORKER or not self._restart_worker or status is None or status >= 0:
+        if child.name != WORKER or not self._restart_worker or not _is_lost(status):
             return False
         now = time.monotonic()
         while self._restarts and now - self._restarts[0] > RESTART_WINDOW_S:
@@ -239,7 +239,7 @@ class Supervisor:
         return True
 
     def _why_it_ends(self, dead: Child) -> str:
-        killed = dead.name == WORKER and (dead.exit_status or 0) < 0
+        killed = dead.name == WORKER and _is_lost(dead.exit_status)
         if killed and self._restart_worker:
             minutes = RESTART_WINDOW_S / 60
             return f"restarted {MAX_WORKER_RESTARTS} times in {minutes:g} minutes: radixd ends"
@@ -298,6 +298,11 @@ class Supervisor:
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._num_signals += 1
         self._changes.put("signal")
+
+
+def _is_lost(status: int | None) -> bool:
+    """Whether a service was killed, itself or a process that it cannot do without."""
+    return status is not None and (status < 0 or status == LOST_EXIT_STATUS)
 
 
 def _reachable(host: str, port: int) -> str:

@@ -16,6 +16,7 @@ class Options:
     weights: str = "auto"
     kv_dtype: str = "auto"
     cpu_kernels: str = "auto"
+    tp: int = 1
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,8 @@ class Options:
         (Options(kv_dtype="fp32"), [GPU, NATIVE, TORCH]),
         (Options(weights="fp32", kv_dtype="fp32"), [GPU, NATIVE, TORCH]),
         (Options(weights="fp32", kv_dtype="int8"), [GPU, NATIVE]),
+        (Options(tp=2), [GPU, TORCH]),
+        (Options(tp=2, device="cpu"), [TORCH]),
     ],
 )
 def test_what_options_leave(options, kinds):
@@ -52,6 +55,7 @@ def test_what_options_leave(options, kinds):
         (Options(backend="torch", kv_dtype="int8"), "kv_dtype: int8 needs a GPU or the native"),
         (Options(weights="bf16", kv_dtype="fp32"), "kv_dtype: fp32 on a GPU needs --weights fp32"),
         (Options(weights="fp32", kv_dtype="bf16"), "kv_dtype: bf16 needs other weights than fp32"),
+        (Options(tp=2, backend="native"), "tp: 2 ranks need a GPU or the torch backend: native"),
         (Options(cpu_kernels="avx2", kv_dtype="fp8"), "cpu_kernels: avx2 needs the native backend"),
     ],
 )

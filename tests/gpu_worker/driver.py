@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gpu_worker.fake_engine import FakeEngine
+from gpu_worker.engine import Engine
 from gpu_worker.model_engine import ModelEngine
 from protos.plan import NOT_SCORED, BatchPlan, LogprobColumns, NewRow, Remap, SamplingParams
 
@@ -53,9 +53,7 @@ class Part:
 class Driver:
     """Runs plans on an engine."""
 
-    def __init__(
-        self, engine: ModelEngine | FakeEngine, *, seed: int = 0, page_size: int = 1
-    ) -> None:
+    def __init__(self, engine: Engine, *, seed: int = 0, page_size: int = 1) -> None:
         self.engine = engine
         self.step_id = 0
         self.logprobs: LogprobColumns | None = None
@@ -143,7 +141,7 @@ class Driver:
 
     def step(self, *parts: Part) -> list[int]:
         """Executes a step; the sampled tokens, row after row."""
-        result = self.engine.execute(self.plan(*parts))
+        result = self.engine.begin(self.plan(*parts)).result()
         sampling = [part for part in parts if part.samples]
         self.num_sampled = list(result.num_sampled or b"\1" * len(sampling))
         for part, num_sampled in zip(sampling, self.num_sampled, strict=True):

@@ -1,0 +1,1 @@
+"""One model on several processes: each rank holds its heads, all compute every plan together."""

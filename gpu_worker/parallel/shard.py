@@ -1,0 +1,60 @@
+"""Which part of a model a rank holds, in numbers.
+
+Heads with their KV heads, and the inner size of each MLP, are cut into stretches, one a rank.
+Where there are fewer KV heads than ranks, ranks that share one hold a copy each.  Not here:
+tensors.
+"""
+
+from dataclasses import dataclass, replace
+
+from gpu_worker.model_config import ModelConfig
+from protos.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One rank's place among all."""
+
+    rank: int
+    size: int
+
+    def stretch(self, total: int) -> range:
+        """This rank's part of `total` things, which all ranks' parts cover in order."""
+        return range(self.rank * total // self.size, (self.rank + 1) * total // self.size)
+
+    def kv_heads(self, num_kv_heads: int) -> range:
+        """This rank's KV heads: its part, or the one it shares with its neighbors."""
+        if num_kv_heads >= self.size:
+            return self.stretch(num_kv_heads)
+        shared = self.rank * num_kv_heads // self.size
+        return range(shared, shared + 1)
+
+
+def check_split(config: ModelConfig, num_ranks: int) -> None:
+    """Refuses a number of ranks that heads cannot be dealt out to.
+
+    Raises:
+        InvalidRequest: names `tp`.
+    """
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    if num_ranks > heads:
+        raise InvalidRequest("tp", f"{num_ranks} ranks are more than the model's {heads} heads")
+    if heads % num_ranks:
+        raise InvalidRequest("tp", f"{heads} heads do not divide among {num_ranks} ranks")
+    if max(kv_heads, num_ranks) % min(kv_heads, num_ranks):
+        problem = f"{kv_heads} KV heads and {num_ranks} ranks do not divide"
+        raise InvalidRequest("tp", problem)
+    if num_ranks > config.intermediate_size:
+        raise InvalidRequest(
+            "tp", f"{num_ranks} ranks are more than the MLP's {config.intermediate_size} rows"
+        )
+
+
+def local_config(config: ModelConfig, shard: Shard) -> ModelConfig:
+    """The model as this rank computes it: its own heads and rows, everything else whole."""
+    return replace(
+        config,
+        num_heads=len(shard.stretch(config.num_heads)),
+        num_kv_heads=len(shard.kv_heads(config.num_kv_heads)),
+        intermediate_size=len(shard.stretch(config.intermediate_size)),
+    )
