@@ -10,25 +10,27 @@ from tests.gpu import (
     cases_memory,
     cases_products,
     cases_sampling,
+    cases_steps,
     check_attention,
     speed_attention,
 )
 from tests.gpu.case import Case, Check, Speed
 
+_MODULES = (cases_sampling, cases_products, cases_layers, cases_steps, cases_memory)
 _KERNELS = Path(kernels.__path__[0])
 
 
 def checks() -> Iterator[Check]:
     """Of every kernel."""
     yield from check_attention.checks()
-    for module in (cases_layers, cases_products, cases_sampling, cases_memory):
+    for module in _MODULES:
         yield from module.checks()
 
 
 def speeds() -> Iterator[Speed]:
     """Those with an aim first, as time may not suffice for the others."""
     found: list[Speed] = list(speed_attention.speeds())
-    for module in (cases_sampling, cases_products, cases_layers, cases_memory):
+    for module in _MODULES:
         found += module.speeds()
     yield from sorted(found, key=lambda speed: speed.aim is None)
 

@@ -150,7 +150,13 @@ class RandomReader:
         return None
 
 
-def make_engine(mode: Mode, place: Place) -> ModelEngine:
+def random_reader(place: Place) -> RandomReader:
+    """Of the model that is run there."""
+    model = sizes_of(place).model
+    return RandomReader(place, max(model.vocab_size, model.intermediate_size) * model.hidden_size)
+
+
+def make_engine(mode: Mode, place: Place, reader: RandomReader) -> ModelEngine:
     """The engine that a worker would run on this device."""
     sizes = sizes_of(place)
     limits = EngineLimits(
@@ -160,11 +166,12 @@ def make_engine(mode: Mode, place: Place) -> ModelEngine:
     )
     options = DeviceOptions(
         num_slots=limits.num_slots,
+        max_rows=limits.max_rows,
         max_length=limits.longest(sizes.model),
         device=str(place.device),
         dtype=place.dtype,
+        graphs=mode == "graphs",
     )
-    largest = max(sizes.model.vocab_size, sizes.model.intermediate_size) * sizes.model.hidden_size
-    backend = DeviceBackend(sizes.model, RandomReader(place, largest), options)
+    backend = DeviceBackend(sizes.model, reader, options)
     identity = ModelIdentity(model_id="random", model_hash="random")
     return ModelEngine(sizes.model, backend, limits, identity)

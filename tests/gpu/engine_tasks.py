@@ -15,7 +15,15 @@ from gpu_worker.row_table import Step
 from tests.gpu.case_worker import card_place, forget, interpreted_place, is_usable, reason
 from tests.gpu.comparison import Comparison, near, worst
 from tests.gpu.engine_load import EngineLoad, StepTimes, differing, share_outside
-from tests.gpu.engine_model import FULL, Mode, make_engine, model_shape, sizes_of
+from tests.gpu.engine_model import (
+    FULL,
+    Mode,
+    RandomReader,
+    make_engine,
+    model_shape,
+    random_reader,
+    sizes_of,
+)
 from tests.gpu.lanes import Worker
 from tests.gpu.place import Place
 from tests.gpu.report import ENGINE, Row, checked, timed
@@ -62,6 +70,7 @@ class EngineUnderTest:
         self.place = place
         self._mode: Mode | None = None
         self._load: EngineLoad | None = None
+        self._reader: RandomReader | None = None
         self.tokens: dict[tuple[Mode, int], tuple[int, ...]] = {}
         """Drawn first, by mode and batch."""
 
@@ -70,7 +79,8 @@ class EngineUnderTest:
         if self._load is None or self._mode != mode:
             self._load, self._mode = None, mode
             forget()
-            engine = make_engine(mode, self.place)
+            self._reader = self._reader or random_reader(self.place)
+            engine = make_engine(mode, self.place, self._reader)
             self._load = EngineLoad(engine, sizes_of(self.place), self.place.device)
         return self._load
 
@@ -158,6 +168,7 @@ def _against_cpu(under_test: EngineUnderTest) -> Answer:
     for name in names:
         options = DeviceOptions(
             num_slots=_SMALL_SLOTS,
+            max_rows=2,
             max_length=MAX_LENGTH,
             device=str(place.device),
             dtype=torch.float32,

@@ -79,7 +79,7 @@ def describe_card(device: torch.device) -> dict[str, Any]:
         "multiprocessors": properties.multi_processor_count,
         "memory_bytes": properties.total_memory,
         "l2_bytes": properties.L2_cache_size,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "triton": triton.__version__,
         "cuda": torch.version.cuda or torch.version.hip or "",
     }

@@ -5,7 +5,7 @@
 First every case is checked against float64, on as many processes as compile in parallel; then the
 card's own roofs are measured, and each case against them; then an engine with random weights of an
 8B shape is run.  Prints one table, in Markdown as kernels/README.md has it, and writes one JSON
-object.  Ends with 1 where anything is wrong or failed, 2 without a card; aims that are missed are
+object.  Ends with 1 where anything is wrong or failed, 2 where nothing was run; aims that are missed are
 marked, and what time does not suffice for is "not run: time".
 
 `--interpret` needs no card: all cases at tiny sizes in Triton's interpreter, and no times.
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     started_s = time.monotonic()
     # Decided when a file of kernels is first read, and inherited by every process.
     os.environ["TRITON_INTERPRET"] = "1" if asked.interpret else "0"
+    # Cases compile side by side already; torch's compiler need not start processes of its own.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     from tests.gpu.report import as_json, as_markdown
     from tests.gpu.session import Session, SessionOptions, has_card
     from tests.gpu.timing import Budget
@@ -51,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         Budget(seconds=asked.seconds, started_s=started_s),
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
+    if session.is_empty:
+        print(f"no case has {asked.only!r} in its title", file=sys.stderr)
+        return 2
     report = session.run()
     print(as_markdown(report))
     text = json.dumps(as_json(report), indent=1)

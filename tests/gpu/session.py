@@ -72,6 +72,11 @@ class Session:
         self._card: Card | None = None
         self._clocks: dict[str, dict[str, str]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether what is asked for is in no title."""
+        return not self._cases and not self._engine_tasks
+
     def run(self) -> Report:
         """All of it; whatever fails becomes a row."""
         engine: list[Row] = []

@@ -55,7 +55,7 @@ def test_every_kernel_has_a_case(tmp_path: Path) -> None:
 def test_aims_are_timed_first_and_titles_are_unique() -> None:
     order = [speed.aim is not None for speed in speeds()]
     assert order == sorted(order, reverse=True)
-    assert sum(order) == 3
+    assert sum(order) == 4
     assert len(every_case()) == len(list(speeds())) + len(list(checks()))
     assert len(every_case(is_quick=True)) < len(every_case()) / 2
     assert set(every_case(only="SILU")) < set(every_case())
@@ -111,6 +111,8 @@ def test_without_a_card_nothing_is_claimed(
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert run_all.main([]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+    assert run_all.main(["--interpret", "--only", "nothing has this"]) == 2
+    assert "no case has 'nothing has this'" in capsys.readouterr().err
 
 
 class FakeStopwatch:
