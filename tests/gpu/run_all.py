@@ -4,9 +4,9 @@
 
 First every case is checked against float64, on as many processes as compile in parallel; then the
 card's own roofs are measured, and each case against them; then an engine with random weights of an
-8B shape is run.  Prints one table, in Markdown as kernels/README.md has it, and writes one JSON
-object.  Ends with 1 where anything is wrong or failed, 2 where nothing was run; aims that are missed are
-marked, and what time does not suffice for is "not run: time".
+8B shape is run.  Prints one table, in Markdown as kernels/README.md has it, and one JSON object,
+which goes to a file where one is named.  Ends with 1 where anything is wrong or failed, 2 where
+nothing was run; aims that are missed are marked, and what time does not suffice for is "not run".
 
 `--interpret` needs no card: all cases at tiny sizes in Triton's interpreter, and no times.
 """
@@ -30,7 +30,7 @@ SECONDS = 465.0
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(prog="run_all", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON there")
     parser.add_argument("--only", default="", metavar="NAME", help="cases whose title has this")
     parser.add_argument("--quick", action="store_true", help="fewer cases; times with an aim")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for all; %(default)s")

@@ -21,7 +21,8 @@ _LEAST_RUNS, _MOST_RUNS = 7, 200
 _LEAD = 1.5
 """How much longer than the host's launching the card is kept busy before it."""
 _MOST_LEADS = 64
-_MIB = 1 << 20
+_LEAST_ROOM = 256 << 20
+"""Bytes that are read before each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class CardStopwatch:
         """seconds: spent on the timed runs of one thing, about."""
         self._seconds = seconds
         cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
-        num_bytes = max(8 * cache, 256 * _MIB)
+        num_bytes = max(8 * cache, _LEAST_ROOM)
         self._room = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device)
         self._sum = torch.empty((), dtype=torch.float32, device=device)
         self._read()
