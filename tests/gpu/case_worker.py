@@ -138,9 +138,9 @@ def reason(error: BaseException) -> str:
 
 
 def forget() -> None:
-    """Gives back the memory of the case before."""
-    gc.collect()
+    """Gives back the card's memory of the case before."""
     if torch.cuda.is_available() and is_usable():
+        gc.collect()
         torch.cuda.empty_cache()
 
 
