@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+
 from kernels.keep_samples import keep_samples, keep_samples_reference
 from kernels.take_inputs import take_inputs, take_inputs_reference
-
 from tests.gpu.case import Check, Prepared, Speed
 from tests.gpu.comparison import Comparison, equal, worst
 from tests.gpu.place import Place
