@@ -73,13 +73,15 @@ def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions
         ModelError: the weights cannot be read, or the pool does not fit in memory.
         InvalidRequest: what was asked for cannot be had here; names the option.
     """
+    kinds = possible(options)
     missing: list[tuple[BackendKind, str]] = []
-    for kind in possible(options):
+    for kind in kinds:
         try:
             return _MAKERS[kind](model, limits, options)
         except (NativeUnavailable, NoGpu) as error:
-            _say_missing(kind, str(error))
             missing.append((kind, str(error)))
+            if kind is not kinds[-1]:
+                _say_missing(kind, str(error))
         except MemoryError as error:
             raise _no_memory(model, limits, error) from None
     raise cannot_be_had(options, missing)

@@ -6,6 +6,7 @@ choosing, and what the GPU is used for.
 
 import glob
 import os
+import shutil
 import warnings
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 LEAST_CAPABILITY = (8, 0)
 """Compute capability of the oldest NVIDIA GPU that has bfloat16; kernels are compiled from there
 on."""
+COMPILERS = ("gcc", "clang")
 INTERPRETER = "TRITON_INTERPRET"
 """Variable that makes Triton run kernels in numpy, on the CPU."""
 
@@ -51,6 +53,9 @@ def find_gpu() -> Gpu:
         raise NoGpu(f"{INTERPRETER}=1 keeps kernels on the CPU")
     if not any(map(glob.glob, DEVICE_FILES)):
         raise NoGpu(f"no GPU: none of {', '.join(DEVICE_FILES)} is there")
+    if not (os.environ.get("CC") or any(map(shutil.which, COMPILERS))):
+        # Triton compiles the code that launches its kernels when they are first run.
+        raise NoGpu(f"no C compiler for Triton: neither {' nor '.join(COMPILERS)}, and CC is unset")
     try:
         import torch
         import triton  # noqa: F401 (the kernels need it)

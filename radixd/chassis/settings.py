@@ -11,7 +11,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from protos.errors import InvalidRequest
 from protos.plan import MAX_CONTEXT_TOKENS
+from radixd.chassis.backends import possible
 
 CPU_SLOTS = 16384
 """Of a pool in the machine's own memory, where nobody says."""
@@ -302,6 +304,14 @@ class Settings(BaseModel):
         if self.metrics_port == self.scheduler_port > 0 and self.asks_for("metrics_port"):
             port = self.metrics_port
             raise ValueError(f"metrics_port: is {port}, like scheduler_port; they must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _some_backend_can(self) -> "Settings":
+        try:
+            possible(self)
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from None
         return self
 
     def asks_for(self, name: str) -> bool:

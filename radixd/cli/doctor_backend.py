@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-from protos.errors import InvalidRequest
 from radixd.chassis.backends import (
     GPU,
     INTERPRETED,
@@ -31,12 +30,8 @@ def backend(settings: Settings) -> tuple[Finding, BackendKind | None]:
     """What the worker would take with these settings on this machine, and which kind that is."""
     if settings.fake_worker:
         return ok(CHECK, "the fake worker computes nothing"), None
-    try:
-        kinds = possible(settings)
-    except InvalidRequest as error:
-        return fail(CHECK, str(error), "leave one of the two options out"), None
     missing: list[tuple[BackendKind, str]] = []
-    for kind in kinds:
+    for kind in possible(settings):
         problem, answer = _ask(kind, settings)
         if not problem:
             return _found(kind, answer, missing), kind

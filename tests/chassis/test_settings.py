@@ -94,6 +94,8 @@ def test_every_field_is_a_flag_in_kebab_case():
         (["--kv-slots", "many"], "kv_slots: 'many' is neither auto nor a whole number (--kv-slots"),
         (["--kv-slots", "0"], "kv_slots: 0 is below 1 (--kv-slots)"),
         (["--kv-slots", "1.5"], "kv_slots: '1.5' is neither auto nor a whole number"),
+        (["--device", "cuda", "--backend", "torch"], "backend: torch computes on the CPU"),
+        (["--device", "cpu", "--kv-dtype", "fp8"], "kv_dtype: fp8 needs a GPU: --device cpu"),
         (["--memory-fraction", "0"], "(--memory-fraction)"),
         (["--memory-fraction", "1.01"], "(--memory-fraction)"),
         (["--page-size", "0"], "(--page-size)"),

@@ -70,27 +70,18 @@ def test_what_only_compiled_code_has(options: dict[str, str], detail: str) -> No
     assert "g++" in found.advice
 
 
-@pytest.mark.parametrize(
-    ("options", "detail"),
-    [
-        ({"device": "cuda"}, "device: cuda cannot be had: TRITON_INTERPRET=1 keeps kernels on"),
-        ({"device": "cuda", "backend": "torch"}, "backend: torch computes on the CPU"),
-    ],
-)
-def test_a_gpu_that_cannot_be_had(options: dict[str, str], detail: str) -> None:
+def test_a_gpu_that_cannot_be_had() -> None:
     """The tests interpret kernels, so that on no machine there is one."""
-    found, _ = doctor_backend.backend(Settings(**options))
-    assert found.state is State.FAIL
-    assert found.detail.startswith(detail)
+    found, kind = doctor_backend.backend(Settings(device="cuda"))
+    assert (found.state, kind) == (State.FAIL, None)
+    assert found.detail.startswith("device: cuda cannot be had: TRITON_INTERPRET=1 keeps kernels")
+    assert found.advice.startswith("--device cpu")
 
 
 @pytest.mark.usefixtures("_no_compiler")
 def test_nothing_is_looked_for_that_is_not_asked_for() -> None:
     assert doctor_backend.backend(Settings(backend="torch"))[0].detail == "torch"
     assert doctor_backend.backend(Settings(fake_worker=True))[0].state is State.OK
-    wrong, _ = doctor_backend.backend(Settings(backend="torch", weights="int8"))
-    assert wrong.state is State.FAIL
-    assert wrong.detail == "weights: int8 needs a GPU or the native backend: torch was asked for"
 
 
 def test_a_build_that_takes_forever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     (tmp_path / "nvidia0").touch()
     monkeypatch.delenv("TRITON_INTERPRET")
     monkeypatch.setattr(gpu, "DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
+    monkeypatch.setenv("CC", "gcc")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -57,6 +58,12 @@ def test_no_driver(machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert refusal() == "no GPU: none of /no/such/device* is there"
     assert main() == 1
     assert capsys.readouterr().err == "no GPU: none of /no/such/device* is there\n"
+
+
+def test_no_compiler(machine: pytest.MonkeyPatch) -> None:
+    machine.delenv("CC")
+    machine.setenv("PATH", "/no/such/folder")
+    assert refusal() == "no C compiler for Triton: neither gcc nor clang, and CC is unset"
 
 
 def test_a_build_of_torch_for_the_cpu(machine: pytest.MonkeyPatch) -> None:
