@@ -54,7 +54,12 @@ def torch_(config: ModelConfig, reader: WeightReader) -> Backend:
 
 def triton(config: ModelConfig, reader: WeightReader) -> Backend:
     options = DeviceOptions(
-        num_slots=NUM_SLOTS, max_length=MAX_LENGTH, device="cpu", dtype=torch.float32, poison=True
+        num_slots=NUM_SLOTS,
+        max_rows=ROWS,
+        max_length=MAX_LENGTH,
+        device="cpu",
+        dtype=torch.float32,
+        poison=True,
     )
     return DeviceBackend(config, reader, options)
 
