@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from gpu_worker.decoder_weights import Norm
+from gpu_worker.decoder_weights import HeadNorms, Norm
 
 StepT = TypeVar("StepT", contravariant=True)
 
@@ -26,8 +26,11 @@ class Arithmetic(Protocol[StepT]):
         """The norm of x, or of residual + x, which is then what `residual` holds."""
         ...
 
-    def rotate_and_store(self, layer: int, qkv: torch.Tensor, step: StepT) -> torch.Tensor:
-        """Rotates queries and keys, and writes keys and values to the layer's slots.
+    def rotate_and_store(
+        self, layer: int, qkv: torch.Tensor, norms: HeadNorms | None, step: StepT
+    ) -> torch.Tensor:
+        """Norms queries and keys head by head, rotates them, and writes keys and values to the
+        layer's slots.
 
         qkv: [num_tokens, (heads + 2 * kv_heads) * head_dim].
         Gives queries [num_tokens, heads, head_dim].
@@ -35,7 +38,8 @@ class Arithmetic(Protocol[StepT]):
         ...
 
     def attend(self, layer: int, query: torch.Tensor, step: StepT) -> torch.Tensor:
-        """Each token over its row's slots as far as itself; [num_tokens, heads * head_dim]."""
+        """Each token over its row's slots as far as itself, and back to where the layer's window
+        begins; [num_tokens, heads * head_dim]."""
         ...
 
     def gated(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -47,5 +51,5 @@ class Arithmetic(Protocol[StepT]):
         ...
 
     def logits(self, scores: torch.Tensor) -> torch.Tensor:
-        """Logits of what the head gives."""
+        """Logits of what the head gives, capped where the model does so."""
         ...

@@ -3,6 +3,7 @@
 Not here: projections, rotary embedding, writing the pool.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
+from gpu_worker import ops
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import Step, StepRow
 
@@ -40,10 +42,13 @@ class AttentionBackend(Protocol):
         """Prepares what all layers of the step share."""
         ...
 
-    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int = 0
+    ) -> torch.Tensor:
         """Attends [num_tokens, heads, head_dim] to one layer's pool; result of the same shape.
 
         keys, values: [slots, kv_heads, head_dim], with this step's tokens already written.
+        window: positions a token sees, itself the last, one of the model's; 0: all.
         """
         ...
 
@@ -69,8 +74,8 @@ class _Tile:
     """Of each row."""
     padded_length: int
     """Context these queries can see, padded; at most that of the context."""
-    mask: torch.Tensor
-    """0 where visible, else -inf; [1, padded queries, padded_length] for a prompt,
+    masks: Mapping[int, torch.Tensor]
+    """By window: 0 where visible, else -inf; [1, padded queries, padded_length] for a prompt,
     [kv_heads * num_rows, 1, padded_length] for decode rows."""
 
 
@@ -86,6 +91,9 @@ class TorchAttention:
         self._num_kv_heads = config.num_kv_heads
         self._num_groups = config.num_groups
         self._head_dim = config.head_dim
+        self._windows = config.distinct_windows
+        self._scale = config.attention_scale
+        self._soft_cap = config.attention_soft_cap
         self._contexts: list[_Context] = []
 
     def begin_step(self, step: Step) -> None:
@@ -100,7 +108,9 @@ class TorchAttention:
             for start in range(0, len(rows), size):
                 self._contexts.append(self._decodes(rows[start : start + size], padded_length))
 
-    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int = 0
+    ) -> torch.Tensor:
         """See AttentionBackend."""
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         flat_keys, flat_values = (pool.view(-1, self._head_dim) for pool in (keys, values))
@@ -111,9 +121,20 @@ class TorchAttention:
             for tile in context.tiles:
                 seen = slice(0, tile.padded_length)
                 queries = self._grouped(query.index_select(0, tile.tokens), context.num_rows)
-                mixed = _mix(queries, row_keys[:, seen], row_values[:, seen], tile.mask)
+                weights = self._weights(queries, row_keys[:, seen], tile.masks[window])
+                mixed = _mixed(weights, row_values[:, seen])
                 out.index_copy_(0, tile.tokens, self._ungrouped(mixed, context.num_rows, tile))
         return out
+
+    def _weights(
+        self, queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Attention weights [batch, queries, keys]."""
+        if not self._soft_cap:
+            return torch.softmax(_scores(queries, keys, mask, self._scale), dim=-1)
+        unmasked = mask.new_zeros(()).expand(mask.shape)
+        scores = ops.soft_cap(_scores(queries, keys, unmasked, self._scale), self._soft_cap)
+        return torch.softmax(scores.add_(mask), dim=-1)
 
     def _grouped(self, query: torch.Tensor, num_rows: int) -> torch.Tensor:
         """[rows * n, heads, D] to [kv_heads * rows, padded n * groups, D]."""
@@ -146,7 +167,10 @@ class TorchAttention:
                     tokens=torch.arange(row.first_token + start, row.first_token + end),
                     num_tokens=end - start,
                     padded_length=padded_length,
-                    mask=_causal_mask(of_queries, padded_length)[None],
+                    masks={
+                        window: _mask(of_queries, padded_length, window)[None]
+                        for window in self._windows
+                    },
                 )
             )
         padded_length = _padded(row.length, _LENGTH_STEP)
@@ -160,12 +184,17 @@ class TorchAttention:
     def _decodes(self, rows: list[StepRow], padded_length: int) -> _Context:
         """Rows that extend by one token and have the same padded length."""
         positions = torch.tensor([row.prefix_len for row in rows])
-        mask = _causal_mask(positions, padded_length)[:, None]
+        masks = {
+            window: _mask(positions, padded_length, window)[:, None].repeat(
+                self._num_kv_heads, 1, 1
+            )
+            for window in self._windows
+        }
         tile = _Tile(
             tokens=torch.tensor([row.first_token for row in rows]),
             num_tokens=1,
             padded_length=padded_length,
-            mask=mask.repeat(self._num_kv_heads, 1, 1),
+            masks=masks,
         )
         return _Context(
             gather=self._gather(rows, padded_length),
@@ -185,20 +214,19 @@ class TorchAttention:
         return (torch.from_numpy(slots).view(1, -1) * self._num_kv_heads + heads).view(-1)
 
 
-def _mix(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    """softmax(queries @ keys.T / sqrt(D) + mask) @ values, batched over the first dimension."""
-    weights = torch.softmax(_scores(queries, keys, mask), dim=-1)
+def _mixed(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """weights @ values, batched over the first dimension."""
     mixed = torch.bmm(weights[:, :, :_VALUE_BLOCK], values[:, :_VALUE_BLOCK])
-    for start in range(_VALUE_BLOCK, keys.shape[1], _VALUE_BLOCK):
+    for start in range(_VALUE_BLOCK, values.shape[1], _VALUE_BLOCK):
         block = slice(start, start + _VALUE_BLOCK)
         mixed.baddbmm_(weights[:, :, block], values[:, block])
     return mixed
 
 
-def _scores(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """queries @ keys.T / sqrt(D) + mask, in products so small that a row's bits depend on the row
+def _scores(
+    queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """queries @ keys.T * scale + mask, in products so small that a row's bits depend on the row
     alone."""
     head_dim = queries.shape[-1]
     parts = []
@@ -208,14 +236,17 @@ def _scores(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> to
         for start in range(0, head_dim, _SCORE_BLOCK):
             block = slice(start, start + _SCORE_BLOCK)
             of_block = keys[:, :, block].transpose(1, 2)
-            scores = torch.baddbmm(scores, queries[:, rows, block], of_block, alpha=head_dim**-0.5)
+            scores = torch.baddbmm(scores, queries[:, rows, block], of_block, alpha=scale)
         parts.append(scores)
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _causal_mask(positions: torch.Tensor, padded_length: int) -> torch.Tensor:
-    """[len(positions), padded_length]: 0 up to each position, -inf beyond."""
-    hidden = torch.arange(padded_length) > positions[:, None]
+def _mask(positions: torch.Tensor, padded_length: int, window: int) -> torch.Tensor:
+    """[len(positions), padded_length]: 0 up to each position and within its window, else -inf."""
+    keys = torch.arange(padded_length)
+    hidden = keys > positions[:, None]
+    if window:
+        hidden |= keys <= positions[:, None] - window
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 

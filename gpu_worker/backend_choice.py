@@ -29,7 +29,7 @@ from gpu_worker.weight_choice import (
     forward_text,
 )
 from gpu_worker.weights import mostly_int4
-from protos.errors import ModelError
+from protos.errors import InvalidRequest, ModelError
 from radixd.chassis.backends import (
     GPU,
     INTERPRETED,
@@ -182,6 +182,9 @@ def _triton(
     model: OpenModel, limits: EngineLimits, options: BackendOptions, device_name: str
 ) -> Backend:
     """On the kernels; neither `device` nor `weights` is auto any more."""
+    if options.weights in _BLOCKS and model.config.experts:
+        problem = f"{options.weights} of a mixture of experts cannot be had on the kernels"
+        raise InvalidRequest("weights", problem)
     import torch
 
     from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions

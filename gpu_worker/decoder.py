@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 import torch
 
 from gpu_worker.arithmetic import Arithmetic
-from gpu_worker.decoder_weights import DecoderWeights, LayerWeights
+from gpu_worker.decoder_weights import DecoderWeights, Experts, FeedForward, LayerWeights
+from gpu_worker.experts import mix_experts
 
 StepT = TypeVar("StepT")
 
@@ -66,7 +67,17 @@ class Decoder(Generic[StepT]):
             normed = arithmetic.norm(hidden, layer.attention_norm)
         else:
             normed = arithmetic.norm(update, layer.attention_norm, hidden)
-        query = arithmetic.rotate_and_store(index, layer.qkv(normed), step)
+        query = arithmetic.rotate_and_store(index, layer.qkv(normed), layer.head_norms, step)
         mixed = layer.attention_out(arithmetic.attend(index, query, step))
+        if layer.attention_out_norm is not None:
+            mixed = arithmetic.norm(mixed, layer.attention_out_norm)
         normed = arithmetic.norm(mixed, layer.mlp_norm, hidden)
-        return layer.down(arithmetic.gated(layer.gate_up(normed)))
+        update = self._feed_forward(layer.mlp, normed)
+        if layer.mlp_out_norm is not None:
+            update = arithmetic.norm(update, layer.mlp_out_norm)
+        return update
+
+    def _feed_forward(self, mlp: FeedForward | Experts, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(mlp, Experts):
+            return mix_experts(x, mlp, self._arithmetic.gated)
+        return mlp.down(self._arithmetic.gated(mlp.gate_up(x)))

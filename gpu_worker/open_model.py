@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_worker.accuracy_tokens import folder_token_ids, gguf_token_ids
+from gpu_worker.folder_config import config_from_folder
+from gpu_worker.gguf_config import config_from_gguf
 from gpu_worker.gguf_weights import GgufWeights
-from gpu_worker.model_config import ModelConfig, config_from_folder, config_from_gguf
+from gpu_worker.model_config import ModelConfig
 from gpu_worker.safetensors_weights import SafetensorsWeights
 from gpu_worker.weights import WeightReader
 from radixd.chassis.gguf_file import GgufFile

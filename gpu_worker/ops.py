@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from gpu_worker.blocks import FloatArray
+from gpu_worker.model_config import Gate
 
 _PROBED_ROWS = (33, 16, 8, 4, 3, 2, 1)
 
 
 class Linear:
-    """x @ weight.T for a fixed fp32 weight [num_outputs, num_inputs], without bias.
+    """x @ weight.T + bias for a fixed fp32 weight [num_outputs, num_inputs].
 
     Repacked for oneDNN, whose results for one row do not depend on how many rows there are, down
     to a number that depends on processor and shape (2 for some with AVX-512, else 1): fewer rows
@@ -26,10 +27,11 @@ class Linear:
     least_rows: ClassVar[dict[tuple[int, int], int]] = {}
     """By shape of the weight, found out by trying."""
 
-    def __init__(self, matrix: FloatArray) -> None:
+    def __init__(self, matrix: FloatArray, bias: FloatArray | None = None) -> None:
         weight = torch.from_numpy(matrix)
         self._packed: torch.Tensor | None = None
         self._weight = weight
+        self._bias = None if bias is None else torch.from_numpy(bias)
         self._least_rows = 1
         if torch.backends.mkldnn.is_available():
             # A hint for one row would pick the routine that does depend on it; 16 does not.
@@ -42,6 +44,10 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_inputs] to [num_tokens, num_outputs]."""
+        out = self._multiply(x)
+        return out if self._bias is None else out.add_(self._bias)
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
         if self._packed is None:
             return F.linear(x, self._weight)
         num_tokens = x.shape[0]
@@ -65,14 +71,20 @@ class Linear:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Root-mean-square norm of [num_tokens, size] along size."""
+    """Root-mean-square norm of [..., size] along size."""
     return F.rms_norm(x, weight.shape, weight, eps)
 
 
-def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up for [num_tokens, 2 * size], gate first."""
+def gated(gate_up: torch.Tensor, kind: Gate = "silu") -> torch.Tensor:
+    """activation(gate) * up for [num_tokens, 2 * size], gate first."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+    active = F.silu(gate) if kind == "silu" else F.gelu(gate, approximate="tanh")
+    return active.mul_(up)
+
+
+def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """cap * tanh(x / cap), in place."""
+    return x.div_(cap).tanh_().mul_(cap)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

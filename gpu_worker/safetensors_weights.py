@@ -75,8 +75,23 @@ class SafetensorsWeights:
         return values.reshape(shape)
 
 
+_DECODERS_OF_OTHERS = (("language_model.model.", "model."), ("model.language_model.", "model."))
+"""How models that can see call the tensors of the decoder in them."""
+
+
+def _plain_name(name: str) -> str:
+    for theirs, plain in _DECODERS_OF_OTHERS:
+        if name.startswith(theirs):
+            return plain + name.removeprefix(theirs)
+    return name.removeprefix("language_model.")
+
+
 def _directory(folder: Path) -> dict[str, _Tensor]:
-    """Every tensor by name."""
+    """Every tensor by name, those of a decoder within another model by their names in it."""
+    return {_plain_name(name): found for name, found in _all_tensors(folder).items()}
+
+
+def _all_tensors(folder: Path) -> dict[str, _Tensor]:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         paths = sorted(folder.glob("*.safetensors"))

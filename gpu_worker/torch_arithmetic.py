@@ -3,7 +3,7 @@
 Not here: the operations (ops), attention, the pool; it puts them together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,19 @@ import torch
 from gpu_worker import ops
 from gpu_worker.attention import AttentionBackend
 from gpu_worker.blocks import FloatArray
-from gpu_worker.decoder_weights import Norm
+from gpu_worker.decoder_weights import HeadNorms, Norm
 from gpu_worker.kv_pool import KvPool
-from gpu_worker.model_config import ModelConfig
+from gpu_worker.model_config import ModelConfig, Rope
 from gpu_worker.rope import rope_tables
 from gpu_worker.row_table import Step
-from gpu_worker.weight_home import MatrixSource, Product, Role
+from gpu_worker.weight_home import (
+    GroupedProduct,
+    MatrixSource,
+    Product,
+    Role,
+    by_loop,
+    joined_bias,
+)
 
 
 class TorchHome:
@@ -34,7 +41,12 @@ class TorchHome:
     def matrix(self, role: Role, parts: Sequence[MatrixSource]) -> Product:
         """See WeightHome."""
         arrays = [part.read() for part in parts]
-        return ops.Linear(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+        matrix = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return ops.Linear(matrix, joined_bias(parts))
+
+    def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
+        """See WeightHome."""
+        return by_loop([self.matrix(role, parts) for parts in experts])
 
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome."""
@@ -49,9 +61,8 @@ class TorchStep:
     """int64 [num_tokens]"""
     out_slots: torch.Tensor
     """int64 [num_tokens]"""
-    cos: torch.Tensor
-    """[num_tokens, 1, head_dim / 2]"""
-    sin: torch.Tensor
+    rotations: Mapping[Rope, tuple[torch.Tensor, torch.Tensor]]
+    """Cosines and sines [num_tokens, 1, head_dim / 2] of each rotary embedding."""
     logit_tokens: torch.Tensor
     """int64 [num_logits] places of the tokens whose logits are wanted."""
 
@@ -71,8 +82,11 @@ class TorchArithmetic:
         self._config = config
         self._pool = pool
         self._attention = attention
-        cos, sin = rope_tables(config, max_length, rope_factors)
-        self._cos, self._sin = torch.from_numpy(cos), torch.from_numpy(sin)
+        self._ropes = [config.rope(layer) for layer in range(config.num_layers)]
+        self._tables = {}
+        for rope in set(self._ropes):
+            cos, sin = rope_tables(rope, config.head_dim, max_length, rope_factors)
+            self._tables[rope] = (torch.from_numpy(cos), torch.from_numpy(sin))
 
     def begin_step(self, step: Step) -> TorchStep:
         """Prepares what all layers of the step share."""
@@ -87,26 +101,40 @@ class TorchArithmetic:
         return TorchStep(
             token_ids=_index(step.token_ids),
             out_slots=_index(step.out_slots),
-            cos=self._cos.index_select(0, positions)[:, None],
-            sin=self._sin.index_select(0, positions)[:, None],
+            rotations={
+                rope: (
+                    cos.index_select(0, positions)[:, None],
+                    sin.index_select(0, positions)[:, None],
+                )
+                for rope, (cos, sin) in self._tables.items()
+            },
             logit_tokens=_index(wanted),
         )
 
     def embed(self, table: torch.Tensor, step: TorchStep) -> torch.Tensor:
         """See Arithmetic."""
-        return table.index_select(0, step.token_ids)
+        hidden = table.index_select(0, step.token_ids)
+        factor = self._config.embedding_factor
+        return hidden if factor == 1.0 else hidden.mul_(factor)
 
     def norm(
         self, x: torch.Tensor, norm: Norm, residual: torch.Tensor | None = None
     ) -> torch.Tensor:
         """See Arithmetic."""
-        return ops.rms_norm(x if residual is None else residual.add_(x), norm.weight, norm.eps)
+        weight = norm.weight + norm.offset if norm.offset else norm.weight
+        return ops.rms_norm(x if residual is None else residual.add_(x), weight, norm.eps)
 
-    def rotate_and_store(self, layer: int, qkv: torch.Tensor, step: TorchStep) -> torch.Tensor:
+    def rotate_and_store(
+        self, layer: int, qkv: torch.Tensor, norms: HeadNorms | None, step: TorchStep
+    ) -> torch.Tensor:
         """See Arithmetic."""
         num_heads, num_kv_heads = self._config.num_heads, self._config.num_kv_heads
         heads = qkv.view(len(qkv), -1, self._config.head_dim)
-        rotated = ops.rotate(heads[:, : num_heads + num_kv_heads], step.cos, step.sin)
+        turned = heads[:, : num_heads + num_kv_heads]
+        if norms is not None:
+            query, key = turned.split((num_heads, num_kv_heads), dim=1)
+            turned = torch.cat([self.norm(query, norms.query), self.norm(key, norms.key)], dim=1)
+        rotated = ops.rotate(turned, *step.rotations[self._ropes[layer]])
         query, key = rotated.split((num_heads, num_kv_heads), dim=1)
         self._pool.write(layer, step.out_slots, (key, heads[:, -num_kv_heads:]))
         return query
@@ -114,11 +142,12 @@ class TorchArithmetic:
     def attend(self, layer: int, query: torch.Tensor, step: TorchStep) -> torch.Tensor:
         """See Arithmetic."""
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        return self._attention.attend(query, keys, values).view(len(query), -1)
+        window = self._config.window(layer)
+        return self._attention.attend(query, keys, values, window).view(len(query), -1)
 
     def gated(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See Arithmetic."""
-        return ops.silu_mul(gate_up)
+        return ops.gated(gate_up, self._config.gate)
 
     def wanted(self, hidden: torch.Tensor, step: TorchStep) -> torch.Tensor:
         """See Arithmetic."""
@@ -126,7 +155,8 @@ class TorchArithmetic:
 
     def logits(self, scores: torch.Tensor) -> torch.Tensor:
         """See Arithmetic."""
-        return scores
+        cap = self._config.logit_soft_cap
+        return ops.soft_cap(scores, cap) if cap else scores
 
 
 def _index(column: object) -> torch.Tensor:

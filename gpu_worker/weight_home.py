@@ -11,6 +11,8 @@ may live in one, without a word in the decoder:
                          keep its rows and join the results; replicate vectors, table and router
     determinism          give products whose order of sums does not depend on the number of rows
 
+`read_bias` goes with the rows of `read`.
+
 Not here: which matrices a model has (decoder_weights), the products (ops, device.device_home).
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 
 from gpu_worker.blocks import Blocks, FloatArray
@@ -26,7 +29,11 @@ from gpu_worker.weights import WeightReader
 Product = Callable[[torch.Tensor], torch.Tensor]
 """[num_tokens, num_inputs] to [num_tokens, num_outputs] by a matrix, with its bias."""
 
-Role = Literal["qkv", "attention_out", "gate_up", "down", "head"]
+GroupedProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""[num_rows, num_inputs] to [num_rows, num_outputs] by a matrix for each run of rows; the second
+argument, int32 [num_matrices], says where runs end."""
+
+Role = Literal["qkv", "attention_out", "router", "gate_up", "down", "head"]
 """What a matrix is for.  Parts of qkv: queries, keys, values; of gate_up: gate, up; else one."""
 
 
@@ -39,6 +46,7 @@ class MatrixSource:
     """Without `.weight`."""
     shape: tuple[int, int]
     """[num_outputs, num_inputs]"""
+    has_bias: bool = False
 
     def read(self) -> FloatArray:
         """The matrix in fp32.
@@ -48,6 +56,14 @@ class MatrixSource:
         """
         return self.reader.read(f"{self.name}.weight", self.shape)
 
+    def read_bias(self) -> FloatArray | None:
+        """[num_outputs] what is added to its outputs, where it has such.
+
+        Raises:
+            ModelError: see WeightReader.
+        """
+        return self.reader.read(f"{self.name}.bias", self.shape[:1]) if self.has_bias else None
+
     def read_blocks(self) -> Blocks | None:
         """Its blocks, where the files have such.
 
@@ -55,6 +71,27 @@ class MatrixSource:
             ModelError: see WeightReader.
         """
         return self.reader.read_blocks(f"{self.name}.weight", self.shape)
+
+
+def joined_bias(parts: Sequence[MatrixSource]) -> FloatArray | None:
+    """Biases of all parts, one behind the other, if they have any.
+
+    Raises:
+        ModelError: one is missing.
+    """
+    biases = [bias for part in parts if (bias := part.read_bias()) is not None]
+    return np.concatenate(biases) if biases else None
+
+
+def by_loop(products: Sequence[Product]) -> GroupedProduct:
+    """One product after the other, of those that have rows.  Waits for a device."""
+
+    def multiply(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        begins = [0, *ends.tolist()]
+        runs = zip(products, begins, begins[1:], strict=False)
+        return torch.cat([by(x[begin:end]) for by, begin, end in runs if end > begin])
+
+    return multiply
 
 
 class WeightHome(Protocol):
@@ -69,7 +106,15 @@ class WeightHome(Protocol):
         ...
 
     def matrix(self, role: Role, parts: Sequence[MatrixSource]) -> Product:
-        """Outputs of all parts, side by side.
+        """Outputs of all parts, side by side, with their biases; parts have them all, or none.
+
+        Raises:
+            ModelError: a part cannot be read.
+        """
+        ...
+
+    def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
+        """A matrix for each expert, see `matrix`; no biases.
 
         Raises:
             ModelError: a part cannot be read.

@@ -1,6 +1,6 @@
 """What a reader of weights gives: fp32 arrays by name, or a matrix's quantised blocks.
 
-Names are those of Hugging Face Llama checkpoints.  Not here: any file format, and what the weights
+Names are those of Hugging Face checkpoints.  Not here: any file format, and what the weights
 are for.
 """
 

@@ -13,7 +13,7 @@ from gpu_worker.decoder import Decoder
 from gpu_worker.decoder_weights import load_weights
 from gpu_worker.device.decode_graphs import CallRecorder, GraphRecorder, Recorder
 from gpu_worker.device.device_forward import DeviceForward
-from gpu_worker.device.device_home import DeviceHome
+from gpu_worker.device.device_home import DeviceHome, runs_stay_there
 from gpu_worker.device.device_pool import DevicePool, PoolOptions
 from gpu_worker.device.device_runner import DeviceRunner
 from gpu_worker.device.kernel_arithmetic import KernelArithmetic
@@ -149,8 +149,14 @@ class DeviceBackend:
         self._forward = DeviceForward(
             Decoder(self._weights, arithmetic, self._config.vocab_size),
             self._rows,
-            CutSizes(groups=self._config.num_groups),
-            _recorder(self._device) if self._options.graphs else None,
+            CutSizes(groups=self._config.num_groups, windows=self._config.distinct_windows),
+            _recorder(self._device) if self._options.graphs and not self._waits() else None,
+        )
+
+    def _waits(self) -> bool:
+        """Whether a step waits for the device on its way, so that it cannot be recorded."""
+        return self._config.experts is not None and not runs_stay_there(
+            self._device, self._options.dtype
         )
 
     def runner(self, table: RowTable) -> DeviceRunner:

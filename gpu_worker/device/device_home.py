@@ -7,7 +7,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from gpu_worker.blocks import FloatArray
-from gpu_worker.weight_home import MatrixSource, Product, Role
+from gpu_worker.weight_home import (
+    GroupedProduct,
+    MatrixSource,
+    Product,
+    Role,
+    joined_bias,
+)
+from protos.errors import ModelError
+
+_ALIGNMENT = 16
+"""Bytes that rows of a grouped product must be whole multiples of."""
+
+
+def runs_stay_there(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the library multiplies runs of rows without asking on the host where they end."""
+    if device.type == "cpu":
+        return True
+    major, _ = torch.cuda.get_device_capability(device)
+    return dtype == torch.bfloat16 and bool(major >= 9)
 
 
 class DeviceHome:
@@ -27,9 +45,26 @@ class DeviceHome:
 
     def matrix(self, role: Role, parts: Sequence[MatrixSource]) -> Product:
         """See WeightHome."""
-        arrays = [part.read() for part in parts]
-        return self.tied_head(self.vector(np.concatenate(arrays)))
+        weight, bias = self._joined(parts), joined_bias(parts)
+        if bias is None:
+            return self.tied_head(weight)
+        added = self.vector(bias)
+        return lambda x: F.linear(x, weight, added)
+
+    def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
+        """See WeightHome."""
+        weights = torch.stack([self._joined(parts) for parts in experts])
+        num_bytes = weights.element_size()
+        odd = [size for size in weights.shape[1:] if size * num_bytes % _ALIGNMENT]
+        if odd:
+            problem = f"experts of {odd[0]} inputs or outputs are not whole 16 bytes"
+            raise ModelError(experts[0][0].name, problem)
+        turned = weights.transpose(1, 2)
+        return lambda x, ends: F.grouped_mm(x, turned, offs=ends)
 
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome: the same memory."""
         return lambda x: F.linear(x, table)
+
+    def _joined(self, parts: Sequence[MatrixSource]) -> torch.Tensor:
+        return self.vector(np.concatenate([part.read() for part in parts]))

@@ -1,11 +1,9 @@
 """A decoder's arithmetic on the kernels.  Not here: plans, sampling, what lies in which slot."""
 
-import math
-
 import torch
 
 from gpu_worker.blocks import FloatArray
-from gpu_worker.decoder_weights import Norm
+from gpu_worker.decoder_weights import HeadNorms, Norm
 from gpu_worker.device.device_pool import DevicePool
 from gpu_worker.device.step_inputs import StepInputs
 from gpu_worker.model_config import ModelConfig
@@ -14,6 +12,7 @@ from kernels.attention_inputs import AttentionRules
 from kernels.gather_rows import gather_rows
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import rms_norm
+from kernels.rope_store import HeadNorms as KernelHeadNorms
 from kernels.rope_store import Rotation, rope_store
 from kernels.silu_mul import silu_mul
 
@@ -30,16 +29,28 @@ class KernelArithmetic:
         max_length: int,
         rope_factors: FloatArray | None,
     ) -> None:
+        self._config = config
         self._pool = pool
-        cos, sin = rope_tables(config, max_length, rope_factors)
-        self._rotation = Rotation(
-            cos=torch.from_numpy(cos).to(device), sin=torch.from_numpy(sin).to(device)
-        )
-        self._rules = AttentionRules(scale=1.0 / math.sqrt(config.head_dim))
+        ropes = [config.rope(layer) for layer in range(config.num_layers)]
+        rotations = {}
+        for rope in set(ropes):
+            cos, sin = rope_tables(rope, config.head_dim, max_length, rope_factors)
+            rotations[rope] = Rotation(
+                cos=torch.from_numpy(cos).to(device), sin=torch.from_numpy(sin).to(device)
+            )
+        self._rotations = [rotations[rope] for rope in ropes]
+        self._rules = {
+            window: AttentionRules(
+                scale=config.attention_scale, window=window, soft_cap=config.attention_soft_cap
+            )
+            for window in config.distinct_windows
+        }
 
     def embed(self, table: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """See Arithmetic."""
-        return gather_rows(table, step.token_ids)
+        # Rounded to the type of the weights, as the models were trained.
+        factor = torch.tensor(self._config.embedding_factor, dtype=table.dtype).item()
+        return gather_rows(table, step.token_ids, factor)
 
     def norm(
         self, x: torch.Tensor, norm: Norm, residual: torch.Tensor | None = None
@@ -47,22 +58,27 @@ class KernelArithmetic:
         """See Arithmetic."""
         return rms_norm(x, norm.weight, norm.eps, residual, norm.offset)
 
-    def rotate_and_store(self, layer: int, qkv: torch.Tensor, step: StepInputs) -> torch.Tensor:
+    def rotate_and_store(
+        self, layer: int, qkv: torch.Tensor, norms: HeadNorms | None, step: StepInputs
+    ) -> torch.Tensor:
         """See Arithmetic."""
-        target = self._pool.target(layer)
-        return rope_store(qkv, step.positions, step.out_slots, self._rotation, target)
+        target, rotation = self._pool.target(layer), self._rotations[layer]
+        return rope_store(
+            qkv, step.positions, step.out_slots, rotation, target, _kernel_norms(norms)
+        )
 
     def attend(self, layer: int, query: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """See Arithmetic."""
         paged = self._pool.paged(layer, step.page_table)
         out = torch.zeros_like(query)
-        for work in step.work[self._rules.window]:
-            paged_attention(query, paged, work, self._rules, out)
+        window = self._config.window(layer)
+        for work in step.work.get(window, ()):
+            paged_attention(query, paged, work, self._rules[window], out)
         return out.flatten(1)
 
     def gated(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See Arithmetic."""
-        return silu_mul(gate_up)
+        return silu_mul(gate_up, self._config.gate)
 
     def wanted(self, hidden: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """See Arithmetic."""
@@ -70,4 +86,16 @@ class KernelArithmetic:
 
     def logits(self, scores: torch.Tensor) -> torch.Tensor:
         """See Arithmetic."""
-        return scores.float()
+        cap, logits = self._config.logit_soft_cap, scores.float()
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+
+def _kernel_norms(norms: HeadNorms | None) -> KernelHeadNorms | None:
+    if norms is None:
+        return None
+    return KernelHeadNorms(
+        query_weight=norms.query.weight,
+        key_weight=norms.key.weight,
+        eps=norms.query.eps,
+        weight_offset=norms.query.offset,
+    )

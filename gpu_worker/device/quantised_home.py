@@ -1,6 +1,6 @@
 """Where weights of 8 or 4 bits go on a device; products by the kernel, or widened for many tokens.
 
-The table of embeddings, norms and a head that is the table keep the type of activations.
+The table of embeddings, norms, experts and a head that is the table keep the type of activations.
 Not here: which blocks a matrix gets.
 """
 
@@ -13,7 +13,14 @@ import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from gpu_worker.block_reading import read_stacked_blocks
 from gpu_worker.blocks import BlockKind, Blocks, FloatArray
-from gpu_worker.weight_home import MatrixSource, Product, Role, WeightHome
+from gpu_worker.weight_home import (
+    GroupedProduct,
+    MatrixSource,
+    Product,
+    Role,
+    WeightHome,
+    joined_bias,
+)
 from kernels.quantised_linear import MOST_TOKENS, QuantisedWeight, quantised_linear, widened
 
 
@@ -48,6 +55,8 @@ class QuantisedHome:
 
     def matrix(self, role: Role, parts: Sequence[MatrixSource]) -> Product:
         """See WeightHome."""
+        if role == "router":  # small, and what it chooses changes all that follows
+            return self._home.matrix(role, parts)
         blocks = read_stacked_blocks(
             parts[0].reader,
             [(f"{part.name}.weight", part.shape) for part in parts],
@@ -57,7 +66,16 @@ class QuantisedHome:
         if blocks is None:
             return self._home.matrix(role, parts)
         weight = quantised_weight(blocks, self._device)
-        return _any_count(weight) if self._deterministic else _by_count(weight)
+        product = _any_count(weight) if self._deterministic else _by_count(weight)
+        bias = joined_bias(parts)
+        if bias is None:
+            return product
+        added = self._home.vector(bias)
+        return lambda x: product(x) + added
+
+    def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
+        """See WeightHome: as the other home has them, as no kernel takes blocks of several."""
+        return self._home.experts(role, experts)
 
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome."""

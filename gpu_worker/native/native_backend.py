@@ -117,7 +117,7 @@ class NativeBackend:
             model.set_vector(0, layer.attention_norm, index)
             model.set_vector(1, layer.mlp_norm, index)
         model.set_vector(0, weights.final_norm)
-        cos, sin = rope_tables(config, max_length, weights.rope_factors)
+        cos, sin = rope_tables(config.rope(0), config.head_dim, max_length, weights.rope_factors)
         model.set_vector(1, cos)
         model.set_vector(2, sin)
 
@@ -130,6 +130,9 @@ def check_native(config: ModelConfig, options: NativeOptions) -> str:
         NativeUnavailable: see NativeBackend.
         MemoryError: see NativeBackend.
     """
+    if config.beyond_llama:
+        asked = ", ".join(config.beyond_llama)
+        raise NativeUnavailable(f"the compiled kernels do plain Llama layers, not {asked}")
     library = open_library(built_library())
     _new_model(library, config, options)
     return find_kernels(library, options.kernels)

@@ -44,17 +44,23 @@ def check_split(config: ModelConfig, num_ranks: int) -> None:
     if max(kv_heads, num_ranks) % min(kv_heads, num_ranks):
         problem = f"{kv_heads} KV heads and {num_ranks} ranks do not divide"
         raise InvalidRequest("tp", problem)
-    if num_ranks > config.intermediate_size:
-        raise InvalidRequest(
-            "tp", f"{num_ranks} ranks are more than the MLP's {config.intermediate_size} rows"
-        )
+    inner = config.intermediate_size
+    if config.experts is not None:
+        inner = min(inner, config.experts.intermediate_size)
+    if num_ranks > inner:
+        raise InvalidRequest("tp", f"{num_ranks} ranks are more than the MLP's {inner} rows")
 
 
 def local_config(config: ModelConfig, shard: Shard) -> ModelConfig:
     """The model as this rank computes it: its own heads and rows, everything else whole."""
+    experts = config.experts
+    if experts is not None:
+        own = len(shard.stretch(experts.intermediate_size))
+        experts = replace(experts, intermediate_size=own)
     return replace(
         config,
         num_heads=len(shard.stretch(config.num_heads)),
         num_kv_heads=len(shard.kv_heads(config.num_kv_heads)),
         intermediate_size=len(shard.stretch(config.intermediate_size)),
+        experts=experts,
     )

@@ -11,7 +11,7 @@ import torch
 from gpu_worker.blocks import FloatArray
 from gpu_worker.parallel.collectives import Collectives
 from gpu_worker.parallel.shard import Shard
-from gpu_worker.weight_home import MatrixSource, Product, Role, WeightHome
+from gpu_worker.weight_home import GroupedProduct, MatrixSource, Product, Role, WeightHome
 
 
 class ShardedHome:
@@ -45,6 +45,13 @@ class ShardedHome:
         product = self._home.matrix(role, parts)
         if role in ("attention_out", "down"):
             return lambda x: self._collectives.sum(product(x))
+        return product
+
+    def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
+        """See WeightHome: every rank has a part of every expert."""
+        product = self._home.experts(role, experts)
+        if role == "down":
+            return lambda x, ends: self._collectives.sum(product(x, ends))
         return product
 
     def tied_head(self, table: torch.Tensor) -> Product:

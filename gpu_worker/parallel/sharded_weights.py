@@ -38,23 +38,22 @@ class ShardedWeights:
         self._rank = shard.rank
         head = config.head_dim
         query, key = shard.stretch(config.num_heads), shard.kv_heads(config.num_kv_heads)
-        inner = shard.stretch(config.intermediate_size)
         heads = {
             axis: _Cut(axis, _of_heads(query, head), config.num_heads * head)
             for axis in (_OUTPUTS, _INPUTS)
         }
         kv_heads = _Cut(_OUTPUTS, _of_heads(key, head), config.num_kv_heads * head)
-        rows = _Cut(_OUTPUTS, inner, config.intermediate_size)
         self._cuts = {
             "q_proj": heads[_OUTPUTS],
             "k_proj": kv_heads,
             "v_proj": kv_heads,
             "o_proj": heads[_INPUTS],
-            "gate_proj": rows,
-            "up_proj": rows,
-            "down_proj": _Cut(_INPUTS, inner, config.intermediate_size),
+            **_of_mlp(shard, config.intermediate_size),
             "lm_head": _Cut(_OUTPUTS, shard.stretch(config.vocab_size), config.vocab_size),
         }
+        self._expert_cuts: dict[str, _Cut] = {}
+        if config.experts is not None:
+            self._expert_cuts = _of_mlp(shard, config.experts.intermediate_size)
 
     def has(self, name: str) -> bool:
         """See WeightReader."""
@@ -102,7 +101,14 @@ class ShardedWeights:
 
     def _cut(self, name: str) -> _Cut | None:
         match = _NAME.fullmatch(name)
-        return self._cuts.get(match[1]) if match else None
+        cuts = self._expert_cuts if ".experts." in name else self._cuts
+        return cuts.get(match[1]) if match else None
+
+
+def _of_mlp(shard: Shard, size: int) -> dict[str, _Cut]:
+    inner = shard.stretch(size)
+    rows = _Cut(_OUTPUTS, inner, size)
+    return {"gate_proj": rows, "up_proj": rows, "down_proj": _Cut(_INPUTS, inner, size)}
 
 
 def _of_heads(heads: range, head_dim: int) -> range:

@@ -13,6 +13,8 @@ from radixd.chassis.gguf_file import GgufFile
 from radixd.chassis.safetensors_file import read_directory
 
 FP32_BYTES = 4
+_GEMMA_3 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+"""What the text_config of a model that can see leaves out where it is usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ def read_shape(path: Path) -> ModelShape:
 
 def _read_folder(folder: Path) -> ModelShape:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if "text_config" in config:
+        config = _GEMMA_3 | config["text_config"]
     heads = config["num_attention_heads"]
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:

@@ -83,6 +83,10 @@ def test_shape_of_a_gguf(tmp_path: Path) -> None:
 def test_shape_of_a_folder(tmp_path: Path) -> None:
     shape = read_shape(folder(tmp_path))
     assert (shape.num_kv_heads, shape.head_dim, shape.num_parameters) == (8, 8, 6)
+    text = {"num_hidden_layers": 26, "hidden_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": text}))
+    shape = read_shape(tmp_path)
+    assert (shape.num_layers, shape.num_kv_heads, shape.head_dim) == (26, 4, 256)
 
 
 def test_damaged_models_are_named(tmp_path: Path) -> None:

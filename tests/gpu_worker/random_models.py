@@ -4,12 +4,13 @@ import zlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gpu_worker.backend import Backend, KvDtype
 from gpu_worker.blocks import BlockKind, Blocks, FloatArray, WeightFormat
-from gpu_worker.model_config import ModelConfig
+from gpu_worker.model_config import ExpertRules, ModelConfig, Rope
 from gpu_worker.native.library import AUTO
 from gpu_worker.native.native_backend import NativeBackend, NativeOptions
 from gpu_worker.native.native_weights import NativeWeights, read_native_weights
@@ -22,9 +23,9 @@ from tests.gpu_worker.kernel_tables import TABLES
 MAX_LENGTH = 700
 
 
-def shape(**changes: int | bool) -> ModelConfig:
+def shape(**changes: Any) -> ModelConfig:
     """A configuration, small and of odd sizes."""
-    values: dict[str, int | bool] = {
+    values: dict[str, Any] = {
         "vocab_size": 97,
         "hidden_size": 96,
         "intermediate_size": 160,
@@ -51,6 +52,29 @@ SHAPES = {
     "mixed": shape(num_heads=4, num_kv_heads=1, head_dim=96, hidden_size=40, intermediate_size=72),
     "tied": shape(num_heads=5, num_kv_heads=1, head_dim=48, tied_embeddings=True, vocab_size=8),
 }
+
+
+BEYOND_LLAMA = {
+    "windows": shape(
+        windows=(70, 0),
+        attention_soft_cap=2.0,
+        logit_soft_cap=3.0,
+        head_norms=True,
+        norm_offset=0.5,
+        sandwich_norms=True,
+        embedding_factor=1.5,
+        gate="gelu_tanh",
+        local_rope=Rope(theta=100.0),
+    ),
+    "experts": shape(
+        qkv_bias=True,
+        attention_out_bias=True,
+        experts=ExpertRules(
+            num_experts=5, num_chosen=2, intermediate_size=48, renormalised=True, layers=(0, 1)
+        ),
+    ),
+}
+"""What only torch and the kernels compute, each habit of the families at least once."""
 
 
 class RandomWeights:

@@ -5,8 +5,8 @@ import pytest
 from gpu_worker.accuracy import compare
 from gpu_worker.backend import KvDtype
 from gpu_worker.blocks import FloatArray, WeightFormat
+from gpu_worker.gguf_config import config_from_gguf
 from gpu_worker.gguf_weights import GgufWeights
-from gpu_worker.model_config import config_from_gguf
 from gpu_worker.native.native_backend import NativeBackend, NativeOptions
 from gpu_worker.native.native_weights import read_native_weights
 from gpu_worker.weight_choice import NUM_TOKENS, forward_text

@@ -146,6 +146,16 @@ def test_freed_row_starts_anew_in_the_same_plan(pair: Pair, driver: Driver) -> N
 
 
 SHAPES = {
+    "yarn": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 16.0,
+            "truncate": False,
+        }
+    },
     "mha": {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "hidden_size": 64},
     "gqa": {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64},
     "wide": {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 80},

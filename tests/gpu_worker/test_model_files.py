@@ -10,8 +10,8 @@ import safetensors.torch
 import torch
 
 from gpu_worker.backend_choice import BackendOptions
+from gpu_worker.folder_config import config_from_folder
 from gpu_worker.loading import load_engine
-from gpu_worker.model_config import config_from_folder
 from gpu_worker.model_engine import EngineLimits
 from protos.errors import ModelError
 from radixd.chassis.model_source import ModelSource, resolve_model
@@ -19,6 +19,14 @@ from tests.gpu_worker.backends import EXACT
 from tests.gpu_worker.tiny_models import make_oracle, save
 
 LIMITS = EngineLimits(num_slots=64, max_rows=4)
+MISTRAL: dict[str, Any] = {"model_type": "mistral"}
+QWEN3: dict[str, Any] = {
+    "model_type": "qwen3",
+    "use_sliding_window": True,
+    "sliding_window": 9,
+}
+MIXTURE: dict[str, Any] = {"model_type": "qwen3_moe"}
+GEMMA2: dict[str, Any] = {"model_type": "gemma2"}
 
 
 @pytest.fixture
@@ -96,13 +104,28 @@ def test_damaged_index(source: ModelSource, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model_type": "gpt2"}, "model_type gpt2 is not supported, only llama and mistral"),
+        ({"model_type": "gpt2"}, "model_type gpt2 is not supported, only llama, mistral, qwen2,"),
+        ({"model_type": ["llama"]}, "model_type ['llama'] is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act gelu"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"mlp_bias": True}, "mlp_bias"),
+        ({"attention_bias": True}, "tensor model.layers.0.self_attn.q_proj.bias is missing"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized safetensors"),
         ({"sliding_window": 64}, "sliding_window 64"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling yarn"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "rope scaling longrope"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, "rope scaling dynamic"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "factor is missing"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        (MISTRAL | {"layer_types": ["full_attention"] * 2}, "layer_types"),
+        (MISTRAL | {"sliding_window": -1}, "sliding_window is -1"),
+        (QWEN3 | {"layer_types": ["full_attention"] * 3}, "3 layer types, 2 layers"),
+        (QWEN3 | {"layer_types": ["chunked_attention"] * 2}, "layer type chunked_attention"),
+        (MIXTURE | {"num_experts": 4, "num_experts_per_tok": 5}, "5 of 4 experts"),
+        (MIXTURE | {"num_experts": 0}, "0 experts"),
+        (MIXTURE | {"decoder_sparse_step": 0}, "malformed"),
+        (GEMMA2 | {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (GEMMA2 | {"hidden_activation": "silu"}, "hidden_activation silu"),
+        ({"model_type": "gemma3_text", "attn_logit_softcapping": 5.0}, "attn_logit_softcapping"),
+        ({"model_type": "gemma3"}, "expected (262208, 2304)"),
+        ({"model_type": "gemma3", "text_config": 3}, "malformed"),
         ({"num_key_value_heads": 2}, "3 heads do not divide among 2 KV heads"),
         ({"num_hidden_layers": 0}, "num_layers is 0"),
         ({"head_dim": 15}, "head_dim 15 is odd"),
@@ -114,7 +137,7 @@ def test_models_computed_wrongly(
 ) -> None:
     edit_config(source, **changes)
     line = refusal(source)
-    assert "config.json" in line
+    assert source.path.name in line
     assert problem in line
 
 

@@ -1,5 +1,7 @@
 """Weights of 8 and 4 bits on the kernels: which blocks a matrix gets, and what it multiplies to."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,16 @@ def test_many_tokens_are_multiplied_like_few() -> None:
         many, few = product(x), product(x[:3])
         torch.testing.assert_close(many[:3], few, atol=1e-5, rtol=1e-5)
         assert torch.equal(many[:3], few) or not deterministic
+
+
+def test_biases_are_added() -> None:
+    (part,) = sources(RandomWeights(), (4, 32))
+    x = torch.randn(2, 32, generator=torch.Generator().manual_seed(3))
+    with_bias = replace(part, has_bias=True)
+    bias = with_bias.read_bias()
+    assert bias is not None
+    y = home("int8").matrix("qkv", [part])(x)
+    assert torch.equal(home("int8").matrix("qkv", [with_bias])(x), y + torch.from_numpy(bias))
 
 
 def test_what_is_no_whole_group_stays_as_it_is() -> None:

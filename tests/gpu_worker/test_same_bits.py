@@ -16,6 +16,7 @@ from gpu_worker.blocks import FloatArray
 from gpu_worker.row_table import IntArray
 from tests.gpu_worker.backends import needs_compiler
 from tests.gpu_worker.random_models import (
+    BEYOND_LLAMA,
     MAX_LENGTH,
     NATIVE,
     SHAPES,
@@ -30,6 +31,7 @@ from tests.gpu_worker.random_models import (
 STEMS = (0, 1, 5, 63, 64, 65, 130, 255, 256, 257, 319, 320, 512, 530)
 """Lengths around the blocks of 64 keys and the splits of 256 that attention is cut into."""
 NUM_SLOTS = 12_000
+ALL_SHAPES = SHAPES | BEYOND_LLAMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def reference(shape: str, kind: Kind, tokens: tuple[int, ...]) -> FloatArray:
 
 @cache
 def backend(shape: str, kind: Kind, num_threads: int) -> Backend:
-    return make_backend(SHAPES[shape], kind, num_slots=NUM_SLOTS, num_threads=num_threads)
+    return make_backend(ALL_SHAPES[shape], kind, num_slots=NUM_SLOTS, num_threads=num_threads)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +92,7 @@ def _let_go():
 
 
 def text(shape: str, length: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(SHAPES[shape].vocab_size), k=length)
+    return random.Random(seed).choices(range(ALL_SHAPES[shape].vocab_size), k=length)
 
 
 def rows_of(shape: str, stem_len: int, plans: Sequence[Plan], free: list[int]) -> list[Row]:
@@ -165,7 +167,7 @@ def test_native(kind: Kind, shape: str, stem_len: int, plans: list[Plan], seed: 
     run(shape, kind, stem_len, plans, seed)
 
 
-@pytest.mark.parametrize("shape", ["grouped", "ungrouped"])
+@pytest.mark.parametrize("shape", ["grouped", "ungrouped", *BEYOND_LLAMA])
 @settings(max_examples=3)
 @given(stem_len=st.sampled_from(STEMS[:8]), plans=PLANS, seed=st.integers(0, 2**16))
 def test_torch(shape: str, stem_len: int, plans: list[Plan], seed: int) -> None:
