@@ -20,7 +20,7 @@ from gpu_worker.device.transfers import Layout, layout_of
 Compute = Callable[[StepColumns, Mapping[str, torch.Tensor]], torch.Tensor]
 """Queues the forward pass of a step whose columns lie on the device; its states."""
 
-_MOST_ITEMS = 1 << 14
+MOST_ITEMS = 1 << 14
 """Of an attention: steps with more are long enough not to be recorded."""
 
 
@@ -148,4 +148,4 @@ def shape_of(columns: StepColumns) -> Shape | None:
     # Room doubles: programs that find no item of theirs cost little, but not nothing.
     most = max(columns.num_items, columns.num_partials, 2 * num_rows)
     room = 1 << (most - 1).bit_length()
-    return Shape(rows=num_rows, items=room, partials=room) if room <= _MOST_ITEMS else None
+    return Shape(rows=num_rows, items=room, partials=room) if room <= MOST_ITEMS else None

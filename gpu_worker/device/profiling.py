@@ -1,4 +1,5 @@
-"""What memory the largest step takes, found out by running it, and the slots that leaves room for.
+"""What memory the largest steps take, found out by running them, and the slots that leaves room
+for.
 
 Not here: the arithmetic on what was found (pool_size).
 """
@@ -9,7 +10,9 @@ import numpy as np
 import structlog
 import torch
 
+from gpu_worker.device.decode_graphs import MOST_ITEMS
 from gpu_worker.device.pool_size import MemoryMeter, MemoryUse, PoolFit, fitting_slots
+from gpu_worker.device.step_inputs import SPLIT
 from gpu_worker.row_table import Step, StepRow
 
 _log = structlog.get_logger(__name__)
@@ -48,16 +51,17 @@ def measured_slots(
     max_length: int,
     bytes_per_slot: int,
 ) -> int:
-    """Slots that fit beside weights, which are loaded, and the largest step.
+    """Slots that fit beside weights, which are loaded, and the largest steps.
 
-    forward: of a model on a pool of a few slots, as the step reads and writes the dump slot only.
+    forward: of a model on a pool of a few slots, as steps read and write the dump slot only.
 
     Raises:
         NoRoom: there is room for none.
     """
     meter.tidy()
     loaded_bytes = meter.used_bytes()
-    forward(largest_step(fit, max_length))
+    for step in largest_steps(fit, max_length):
+        forward(step)
     use = MemoryUse(
         total_bytes=meter.total_bytes, loaded_bytes=loaded_bytes, peak_bytes=meter.used_bytes()
     )
@@ -73,18 +77,33 @@ def measured_slots(
     return slots
 
 
-def largest_step(fit: PoolFit, max_length: int) -> Step:
-    """As many tokens as a step may have at the end of the longest contexts, nearly all of them of
-    one prompt that is scored, the other rows decoding."""
+def largest_steps(fit: PoolFit, max_length: int) -> list[Step]:
+    """Those that may want the most memory, all at the end of the longest contexts.
+
+    One of as many tokens as there may be, nearly all of a prompt that is scored, the other rows
+    decoding; one in which all rows decode; and the longest of that kind that is recorded, as
+    recordings have memory of their own.
+    """
     num_rows = max(1, min(fit.max_rows, fit.max_tokens))
-    lens = [min(fit.max_tokens - num_rows + 1, max_length), *[1] * (num_rows - 1)]
-    slots = np.zeros(max_length, np.int32)
+    num_items = max(1, MOST_ITEMS // num_rows)
+    recorded_length = min(max_length, num_items * SPLIT)
+    prompt = min(fit.max_tokens - num_rows + 1, max_length)
+    return [
+        _step([prompt, *[1] * (num_rows - 1)], max_length),
+        _step([1] * num_rows, max_length),
+        *([_step([1] * num_rows, recorded_length)] if recorded_length < max_length else []),
+    ]
+
+
+def _step(lens: list[int], length: int) -> Step:
+    """Rows of `length` tokens of which so many come with this step, all in the dump slot."""
+    slots = np.zeros(length, np.int32)
     rows: list[StepRow] = []
     for index, extend_len in enumerate(lens):
         rows.append(
             StepRow(
                 row=index,
-                prefix_len=max_length - extend_len,
+                prefix_len=length - extend_len,
                 extend_len=extend_len,
                 first_token=sum(lens[:index]),
                 num_samples=1,
@@ -94,7 +113,7 @@ def largest_step(fit: PoolFit, max_length: int) -> Step:
             )
         )
     num_tokens = sum(lens)
-    positions = [np.arange(max_length - count, max_length, dtype=np.int32) for count in lens]
+    positions = [np.arange(length - count, length, dtype=np.int32) for count in lens]
     return Step(
         rows=tuple(rows),
         token_ids=np.zeros(num_tokens, np.int32),

@@ -23,6 +23,8 @@ IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
 _DECODE_BLOCK = 16
 _PROMPT_BLOCK = 64
+SPLIT = 512
+"""Positions of an item at most.  Part of the bits: a token's cuts are multiples of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,7 @@ class CutSizes:
 
     groups: int
     """Query heads of a KV head."""
-    split: int = 512
-    """Positions of an item at most.  Part of the bits: a token's cuts are multiples of it."""
+    split: int = SPLIT
     windows: tuple[int, ...] = (0,)
     """Those that layers have, each once; 0: a layer without."""
 

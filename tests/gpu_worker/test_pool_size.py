@@ -8,9 +8,11 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from gpu_worker.device.decode_graphs import MOST_ITEMS, shape_of
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.device.pool_size import MemoryUse, NoRoom, PoolFit, fitting_slots
-from gpu_worker.device.profiling import NUM_SCORED, largest_step, measured_slots
+from gpu_worker.device.profiling import NUM_SCORED, largest_steps, measured_slots
+from gpu_worker.device.step_inputs import CutSizes, step_columns
 from gpu_worker.row_table import Step
 from protos.plan import MAX_PAGE_SIZE
 from scheduler_svc.core.chunking import MOST_SCORED_TOKENS
@@ -82,22 +84,38 @@ def test_one_page_is_the_least_pool() -> None:
     ("max_tokens", "max_rows", "max_length"),
     [(8, 3, 20), (512, 64, 4096), (4, 64, 10), (100, 2, 30), (1, 1, 2)],
 )
-def test_the_largest_step_is_whole(max_tokens: int, max_rows: int, max_length: int) -> None:
+def test_the_largest_steps_are_whole(max_tokens: int, max_rows: int, max_length: int) -> None:
     fit = PoolFit(memory_fraction=1, max_tokens=max_tokens, max_rows=max_rows)
-    step = largest_step(fit, max_length)
-    assert len(step.rows) == min(max_rows, max_tokens)
-    assert len(step.token_ids) == len(step.positions) == len(step.out_slots)
-    assert len(step.token_ids) == min(max_tokens, max_length + len(step.rows) - 1)
-    assert {row.length for row in step.rows} == {max_length}
-    for row in step.rows:
-        end = row.first_token + row.extend_len
-        places = step.positions[row.first_token : end]
-        assert places.tolist() == list(range(row.prefix_len, max_length))
-        assert row.num_logits <= row.extend_len
-    # Nothing but the dump slot is touched, which every pool has.
-    assert not any(np.any(row.slots) for row in step.rows)
-    assert not np.any(step.out_slots)
+    prompts, decodes, *recorded = largest_steps(fit, max_length)
+    num_rows = min(max_rows, max_tokens)
+    assert len(prompts.token_ids) == min(max_tokens, max_length + num_rows - 1)
+    assert {row.length for row in (*prompts.rows, *decodes.rows)} == {max_length}
+    for step in (decodes, *recorded):
+        assert [row.extend_len for row in step.rows] == [1] * num_rows
+    for step in (prompts, decodes, *recorded):
+        assert len(step.rows) == num_rows
+        assert len(step.token_ids) == len(step.positions) == len(step.out_slots)
+        for row in step.rows:
+            places = step.positions[row.first_token : row.first_token + row.extend_len]
+            assert places.tolist() == list(range(row.prefix_len, row.length))
+            assert row.num_logits <= row.extend_len
+        # Nothing but the dump slot is touched, which every pool has.
+        assert not any(np.any(row.slots) for row in step.rows)
+        assert not np.any(step.out_slots)
     assert NUM_SCORED == MOST_SCORED_TOKENS
+
+
+def test_the_longest_recorded_step_is_among_them() -> None:
+    """Where steps of the longest contexts are too large to be recorded."""
+    fit = PoolFit(memory_fraction=1, max_tokens=512, max_rows=256)
+    *_, longest, recorded = largest_steps(fit, 131_072)
+    lengths = [{row.length for row in step.rows} for step in (longest, recorded)]
+    assert lengths == [{131_072}, {MOST_ITEMS // 256 * CutSizes(groups=1).split}]
+    width = 131_072  # of a row of the store
+    assert shape_of(step_columns(longest, CutSizes(groups=1), width)) is None
+    shape = shape_of(step_columns(recorded, CutSizes(groups=1), width))
+    assert shape is not None
+    assert shape.items == MOST_ITEMS
 
 
 def test_weights_are_there_when_it_is_measured_and_the_step_is_run() -> None:
@@ -108,8 +126,8 @@ def test_weights_are_there_when_it_is_measured_and_the_step_is_run() -> None:
             lambda step: (seen.append(step), meter.events.append("step")),
             meter, FIT, max_length=20, bytes_per_slot=10,
         )  # fmt: skip
-    assert meter.events == ["tidy", "used", "step", "used"]
-    assert (len(seen), len(seen[0].token_ids)) == (1, FIT.max_tokens)
+    assert meter.events == ["tidy", "used", "step", "step", "used"]
+    assert [len(step.token_ids) for step in seen] == [FIT.max_tokens, FIT.max_rows]
     assert slots == (int((1 << 20) * 0.9) - 5000) // 640 * 64 - 64
     (event,) = events
     assert (event["event"], event["num_slots"]) == ("pool_fitted", slots)
