@@ -28,7 +28,7 @@ class Recorder(Protocol):
     """Records work, so that it can be done again on whatever then lies in the same memory."""
 
     def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """Does the work, and gives what does it again."""
+        """What does the work; its result is valid until anything recorded is done again."""
         ...
 
 
@@ -37,7 +37,6 @@ class CallRecorder:
 
     def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         """See Recorder."""
-        work()
         return work
 
 

@@ -26,13 +26,15 @@ CONFIG = replace(
     eos_token_ids=(EOS,),
 )
 LIMITS = EngineLimits(num_slots=300, max_rows=6, max_length=80)
-LETTERS = grammar_of(Constraint(kind="regex", text="[ab]{2}(xyz)+"))
+LETTERS = grammar_of(Constraint(kind="regex", text="[ab][cd](xyz)+"))
 
 HOT = SamplingParams(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=11, logprobs=2)
 PENALISED = SamplingParams(
-    temperature=0.7, seed=12, repetition_penalty=1.4, frequency_penalty=0.3, presence_penalty=0.2,
-    min_tokens=40, logit_bias=((3, 4.0), (9, -100.0)), logprobs=0,
+    temperature=0.2, seed=12, repetition_penalty=1.5, frequency_penalty=4.0, presence_penalty=2.0,
+    min_tokens=6, logit_bias=((3, 6.0), (9, -100.0), (40, 12.0)), logprobs=0,
 )  # fmt: skip
+STOPS = tuple(range(0, 256, 2))
+"""Half of what can be said; not before `min_tokens`."""
 SPELLED = SamplingParams(temperature=0.8, seed=13, grammar=LETTERS, min_tokens=3)
 SCORED = SamplingParams(prompt_logprobs=2)
 
@@ -97,11 +99,11 @@ class Story:
         """What a row will say."""
         prompt = self.prompts[name]
         driver = Driver(torch_engine())
-        known = Known(prompt=prompt, stop_ids=(EOS,))
+        known = Known(prompt=prompt, stop_ids=STOPS)
         return driver.generate(driver.open(0, (), sampling, known), prompt, count)
 
     def open(self, name: str, row: int, sampling: SamplingParams) -> Row:
-        known = Known(prompt=self.prompts[name], stop_ids=(EOS,))
+        known = Known(prompt=self.prompts[name], stop_ids=STOPS)
         return self.driver.open(row, (), sampling, known)
 
     def first(self, name: str, row: Row) -> Part:
@@ -145,8 +147,8 @@ class Story:
         step(Part(twin, prompt[4:]), Part(hot, [-1]))
         driver.remap(twin, 4, greedy.slots[4:7])
         driver.free(hot)
-        again = self.open("h", 0, PENALISED)
-        step(Part(twin, [-1]), self.first("h", again), Part(penalised, [-1]))
+        again = driver.open(0, penalised.slots[:5], PENALISED, Known(prompt=self.prompts["p"]))
+        step(Part(twin, [-1]), Part(again, self.prompts["p"][5:]), Part(penalised, [-1]))
         step(Part(again, [-1]), Part(twin, [-1]))
 
 
