@@ -83,6 +83,16 @@ class Step:
         return self.token_ids[end - row.num_drafts : end]
 
 
+EMPTY_STEP = Step(
+    rows=(),
+    token_ids=np.empty(0, np.int32),
+    positions=np.empty(0, np.int32),
+    out_slots=np.empty(0, np.int32),
+    next_ids=np.empty(0, np.int32),
+)
+"""Of no rows."""
+
+
 class RowTable:
     """Slots, length, last token and sampling of every row."""
 

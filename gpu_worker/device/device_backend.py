@@ -11,7 +11,7 @@ from gpu_worker.backend import KvDtype, Precision
 from gpu_worker.blocks import BlockKind, FloatArray
 from gpu_worker.decoder import Decoder
 from gpu_worker.decoder_weights import load_weights
-from gpu_worker.device.decode_graphs import CallRecorder, GraphRecorder, Recorder
+from gpu_worker.device.decode_graphs import CallRecorder, GraphRecorder, Recorder, Shape
 from gpu_worker.device.device_forward import DeviceForward
 from gpu_worker.device.device_home import DeviceHome, runs_stay_there
 from gpu_worker.device.device_pool import DevicePool, PoolOptions
@@ -159,8 +159,20 @@ class DeviceBackend:
             self._device, self._options.dtype
         )
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Of steps that are recorded."""
+        return () if self._forward.graphs is None else self._forward.graphs.shapes
+
+    def record_steps(self) -> None:
+        """Records steps of every number of rows."""
+        with torch.inference_mode():
+            self._forward.record_all(self._staging)
+
     def runner(self, table: RowTable) -> DeviceRunner:
-        """See Backend."""
+        """See Backend; what can be recorded before the first step is, where that takes long."""
+        if self._device.type == "cuda":
+            self.record_steps()
         sampler = StepSampler(
             self._rows, table, vocab_size=self._config.vocab_size, device=self._device
         )  # fmt: skip

@@ -20,7 +20,8 @@ from gpu_worker.device.step_inputs import (
     step_columns,
     step_inputs,
 )
-from gpu_worker.row_table import Step
+from gpu_worker.device.transfers import Staging
+from gpu_worker.row_table import EMPTY_STEP, Step
 from kernels.take_inputs import take_inputs
 
 
@@ -59,18 +60,22 @@ class DeviceForward:
     def prepare(self, step: Step) -> Prepared:
         """Its columns, filled up where it is to be recorded."""
         num_logits = sum(row.num_logits for row in step.rows)
-        width = self._rows.slots.shape[1]
         if self.graphs is None or not step.rows or not _is_decode(step):
-            return Prepared(step_columns(step, self._sizes, width), num_logits, False)
-        columns = step_columns(
-            step,
-            self._sizes,
-            width,
-            fill_to=self.graphs.num_rows(len(step.rows)),
-            dump_row=self._rows.dump_row,
-        )
+            columns = step_columns(step, self._sizes, self._rows.slots.shape[1])
+            return Prepared(columns, num_logits, False)
+        columns = self._filled(step, self.graphs.num_rows(len(step.rows)))
         fitted = self.graphs.fitted(columns)
         return Prepared(columns if fitted is None else fitted, num_logits, fitted is not None)
+
+    def record_all(self, staging: Staging) -> None:
+        """Records steps of every number of rows, as long as the context of each is one item; the
+        largest first, in whose memory the others find room."""
+        if self.graphs is None:
+            return
+        for num_rows in reversed(self.graphs.sizes):
+            columns = self._filled(EMPTY_STEP, num_rows)
+            flat, _ = staging.send(columns.columns())
+            self.graphs.run(columns, flat)
 
     def logits(
         self, prepared: Prepared, flat: torch.Tensor, there: Mapping[str, torch.Tensor]
@@ -87,6 +92,12 @@ class DeviceForward:
         else:
             states = self._states(prepared.columns, there)
         return self._decoder.logits(states[: prepared.num_logits])
+
+    def _filled(self, step: Step, num_rows: int) -> StepColumns:
+        rows = self._rows
+        return step_columns(
+            step, self._sizes, rows.slots.shape[1], fill_to=num_rows, dump_row=rows.dump_row
+        )
 
     def _states(self, columns: StepColumns, there: Mapping[str, torch.Tensor]) -> torch.Tensor:
         rows = self._rows

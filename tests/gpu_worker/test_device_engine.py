@@ -44,12 +44,12 @@ def torch_engine() -> ModelEngine:
     return engine_on(backend)
 
 
-def device_engine(*, graphs: bool = True) -> ModelEngine:
+def device_backend(*, graphs: bool = True, deterministic: bool = False) -> DeviceBackend:
     options = DeviceOptions(
         num_slots=300, max_rows=6, max_length=80, device="cpu", dtype=torch.float32, poison=True,
-        graphs=graphs,
+        graphs=graphs, deterministic=deterministic,
     )  # fmt: skip
-    return engine_on(DeviceBackend(CONFIG, RandomWeights(), options))
+    return DeviceBackend(CONFIG, RandomWeights(), options)
 
 
 def engine_on(backend: TorchBackend | DeviceBackend) -> ModelEngine:
@@ -168,7 +168,7 @@ def near(ours: LogprobColumns | None, theirs: LogprobColumns | None) -> None:
 def test_tokens_are_those_of_torch(story: tuple[list[BatchPlan], list[BatchResult]]) -> None:
     plans, wanted = story
     assert len({len(result.token_ids) for result in wanted}) > 2
-    for ours, theirs in zip(two_in_flight(device_engine(), plans), wanted, strict=True):
+    for ours, theirs in zip(two_in_flight(engine_on(device_backend()), plans), wanted, strict=True):
         assert ours.step_id == theirs.step_id
         assert list(ours.token_ids) == list(theirs.token_ids), ours.step_id
         assert ours.num_sampled == theirs.num_sampled

@@ -1,0 +1,122 @@
+"""Steps filled up to a shape, on memory that larger steps have used: the same as without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_worker.device.decode_graphs import CallRecorder, DecodeGraphs, Shape, buckets, shape_of
+from gpu_worker.device.device_backend import DeviceBackend
+from gpu_worker.device.step_inputs import CutSizes, StepColumns, step_columns, step_inputs
+from gpu_worker.device.transfers import Staging
+from gpu_worker.row_table import Step
+from kernels.attention_inputs import AttentionRules, PagedKv
+from kernels.paged_attention import paged_attention, paged_attention_reference
+from tests.gpu_worker.random_models import Piece, make_step
+from tests.gpu_worker.test_device_engine import device_backend
+
+CPU = torch.device("cpu")
+MAX_ROWS, WIDTH, HEAD_DIM, GROUPS = 9, 70, 16, 2
+LENGTHS = ((70, 69, 33, 16, 17, 5, 50, 12), (60, 2, 9), (4, 9), (1,), (9, 8, 7, 6, 40))
+"""In turn: many rows with parts; fewer; all of them whole; one; many, but of fewer parts."""
+SIZES = CutSizes(groups=GROUPS, split=16, windows=(0, 20))
+
+
+def decodes(lengths: Sequence[int]) -> Step:
+    """Rows of these lengths with the token to come, each in slots of its own."""
+    return make_step(
+        [
+            Piece(
+                tokens=range(length),
+                slots=np.arange(length, dtype=np.int32) + 1 + WIDTH * row,
+                begin=length - 1,
+                end=length,
+                num_samples=1,
+            )
+            for row, length in enumerate(lengths)
+        ]
+    )
+
+
+class Attention:
+    """A model of one attention for each window, over a pool of random numbers."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        kv = torch.randn(2, 1 + WIDTH * MAX_ROWS, 1, HEAD_DIM, generator=generator)
+        kv[:, 0] = torch.nan  # the dump slot, which only rows that nobody asked for may read
+        table = torch.arange(WIDTH * (MAX_ROWS + 1), dtype=torch.int32) + 1
+        table[WIDTH * MAX_ROWS :] = 0
+        self._kv = PagedKv(keys=kv[0], values=kv[1], page_table=table)
+        self._queries = torch.randn(WIDTH, GROUPS, HEAD_DIM, generator=generator)
+
+    def states(
+        self, columns: StepColumns, there: Mapping[str, torch.Tensor], *, exact: bool = False
+    ) -> torch.Tensor:
+        inputs = step_inputs(columns, there, self._kv.page_table)
+        query = self._queries[inputs.token_ids.long()]
+        attend = paged_attention_reference if exact else paged_attention
+        found = []
+        for window, work in inputs.work.items():
+            rules = AttentionRules(scale=0.25, window=window)
+            found.append(attend(query, self._kv, work[0], rules).flatten(1))
+        return torch.cat(found, dim=1)
+
+
+def test_rows_are_those_of_a_step_that_is_not_filled_up() -> None:
+    attention, staging = Attention(), Staging(CPU)
+    graphs = DecodeGraphs(attention.states, CallRecorder(), max_rows=MAX_ROWS, device=CPU)
+    # In turn: many rows, of which some have parts; fewer; all whole; the first shape again.
+    for lengths in LENGTHS:
+        step = decodes(lengths)
+        plain = step_columns(step, SIZES, WIDTH)
+        _, there = staging.send(plain.columns())
+        wanted = attention.states(plain, there, exact=True)
+        columns = graphs.fitted(
+            step_columns(
+                step, SIZES, WIDTH, fill_to=graphs.num_rows(len(lengths)), dump_row=MAX_ROWS
+            )
+        )
+        assert columns is not None
+        flat, _ = staging.send(columns.columns())
+        states = graphs.run(columns, flat)[: len(lengths)]
+        torch.testing.assert_close(states, wanted, atol=2e-6, rtol=1e-5)
+    assert graphs.shapes == (
+        Shape(rows=8, items=32, partials=32),
+        Shape(rows=4, items=8, partials=8),
+        Shape(rows=2, items=2, partials=0),
+        Shape(rows=1, items=1, partials=0),
+        Shape(rows=8, items=16, partials=16),
+    )
+
+
+def test_sizes_reach_the_most_rows() -> None:
+    assert buckets(1) == (1,)
+    assert buckets(9) == (1, 2, 4, 8, 9)
+    assert buckets(32) == (1, 2, 4, 8, 16, 24, 32)
+
+
+def test_contexts_of_too_many_items_are_not_recorded() -> None:
+    sizes = CutSizes(groups=1, split=1)
+    columns = step_columns(decodes([70] * 300), sizes, WIDTH, fill_to=304, dump_row=300)
+    assert shape_of(columns) is None
+
+
+@pytest.fixture
+def backends() -> tuple[DeviceBackend, DeviceBackend]:
+    return device_backend(), device_backend(graphs=False)
+
+
+def test_a_model_gives_the_same_logits_recorded_or_not(
+    backends: tuple[DeviceBackend, DeviceBackend],
+) -> None:
+    backends[0].record_steps()
+    assert [shape.rows for shape in backends[0].shapes] == [6, 4, 2, 1]
+    for lengths in ([1, 1, 1, 1, 1], [2, 2, 2], [1], [3]):
+        ours, theirs = (backend.forward(decodes(lengths)) for backend in backends)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        assert np.isfinite(ours).all()
+    assert [len(backend.shapes) for backend in backends] == [4, 0]
