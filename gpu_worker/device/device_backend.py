@@ -116,7 +116,10 @@ class DeviceBackend:
             self._make_pool(options.agree(slots))
 
     def _home(self, reader: WeightReader) -> WeightHome:
-        plain = DeviceHome(self._device, self._options.dtype)
+        options = self._options
+        plain = DeviceHome(
+            self._device, options.dtype, deterministic=options.deterministic
+        )  # fmt: skip
         if self._options.blocks is None:
             return plain
         return QuantisedHome(
@@ -155,9 +158,9 @@ class DeviceBackend:
 
     def _waits(self) -> bool:
         """Whether a step waits for the device on its way, so that it cannot be recorded."""
-        return self._config.experts is not None and not runs_stay_there(
-            self._device, self._options.dtype
-        )
+        options = self._options
+        stays = not options.deterministic and runs_stay_there(self._device, options.dtype)
+        return self._config.experts is not None and not stays
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

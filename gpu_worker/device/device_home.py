@@ -1,4 +1,5 @@
-"""Where weights go on a device: its memory, in one type; products by torch."""
+"""Where weights go on a device: its memory, in one type; products by torch, or by a kernel that
+gives a row the same bits in any company."""
 
 from collections.abc import Sequence
 
@@ -12,8 +13,10 @@ from gpu_worker.weight_home import (
     MatrixSource,
     Product,
     Role,
+    by_loop,
     joined_bias,
 )
+from kernels.linear import linear
 from protos.errors import ModelError
 
 _ALIGNMENT = 16
@@ -31,9 +34,14 @@ def runs_stay_there(device: torch.device, dtype: torch.dtype) -> bool:
 class DeviceHome:
     """WeightHome on a device."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False
+    ) -> None:
+        """deterministic: a row's bits do not depend on the rows beside it.  Experts are then
+        multiplied one after the other, which waits for the device."""
         self._device = device
         self._dtype = dtype
+        self._deterministic = deterministic
 
     def vector(self, values: FloatArray) -> torch.Tensor:
         """See WeightHome."""
@@ -46,13 +54,12 @@ class DeviceHome:
     def matrix(self, role: Role, parts: Sequence[MatrixSource]) -> Product:
         """See WeightHome."""
         weight, bias = self._joined(parts), joined_bias(parts)
-        if bias is None:
-            return self.tied_head(weight)
-        added = self.vector(bias)
-        return lambda x: F.linear(x, weight, added)
+        return self._product(weight, None if bias is None else self.vector(bias))
 
     def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
         """See WeightHome."""
+        if self._deterministic:
+            return by_loop([self.matrix(role, parts) for parts in experts])
         weights = torch.stack([self._joined(parts) for parts in experts])
         num_bytes = weights.element_size()
         odd = [size for size in weights.shape[1:] if size * num_bytes % _ALIGNMENT]
@@ -64,7 +71,11 @@ class DeviceHome:
 
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome: the same memory."""
-        return lambda x: F.linear(x, table)
+        return self._product(table, None)
+
+    def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        multiply = linear if self._deterministic else F.linear
+        return lambda x: multiply(x, weight, bias)
 
     def _joined(self, parts: Sequence[MatrixSource]) -> torch.Tensor:
         return self.vector(np.concatenate([part.read() for part in parts]))

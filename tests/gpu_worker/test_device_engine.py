@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_worker.blocks import FloatArray
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.engine import StepInFlight
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
 from gpu_worker.torch_backend import TorchBackend
 from protos.plan import BatchPlan, BatchResult, Hello, LogprobColumns, SamplingParams
 from radixd.chassis.vocabulary import fake_vocabulary
 from tests.gpu_worker.driver import Driver, Known, Part, Row
-from tests.gpu_worker.random_models import RandomWeights, shape
+from tests.gpu_worker.random_models import Piece, RandomWeights, make_step, shape
 from tests.gpu_worker.tiny_models import random_tokens
 from tokenizer_svc.constraints.forms import grammar_of
 from tokenizer_svc.generation_request import Constraint
@@ -68,10 +70,11 @@ class Recorder:
     def hello(self) -> Hello:
         return self._engine.hello()
 
-    def execute(self, plan: BatchPlan) -> BatchResult:
+    def begin(self, plan: BatchPlan) -> StepInFlight:
+        step = self._engine.begin(plan)
         self.plans.append(plan)
-        self.results.append(self._engine.execute(plan))
-        return self.results[-1]
+        self.results.append(step.result())
+        return step
 
 
 def two_in_flight(engine: ModelEngine, plans: Sequence[BatchPlan]) -> list[BatchResult]:
@@ -175,3 +178,25 @@ def test_tokens_are_those_of_torch(story: tuple[list[BatchPlan], list[BatchResul
         near(ours.logprobs, theirs.logprobs)
         near(ours.prompt_logprobs, theirs.prompt_logprobs)
         assert ours.row_faults == theirs.row_faults
+
+
+def test_deterministic_bits_are_the_same_in_any_company() -> None:
+    tokens = [random_tokens(12, seed, VOCAB) for seed in range(3)]
+    order = np.random.default_rng(1).permutation(290).astype(np.int32) + 1
+
+    def logits(backend: DeviceBackend, *parts: tuple[int, int, int]) -> list[bytes]:
+        """Of each (row, begin, end)."""
+        pieces = [
+            Piece(tokens=tokens[row], slots=order[20 * row :][:12], begin=begin, end=end,
+                  num_samples=1)
+            for row, begin, end in parts
+        ]  # fmt: skip
+        found: FloatArray = backend.forward(make_step(pieces))
+        return [row.tobytes() for row in found]
+
+    alone, company = (device_backend(deterministic=True) for _ in range(2))
+    wanted = logits(alone, (0, 0, 7)) + logits(alone, (0, 7, 8)) + logits(alone, (0, 8, 9))
+    together = logits(company, (1, 0, 12), (0, 0, 7), (2, 0, 3))[1:2]
+    together += logits(company, (0, 7, 8), (2, 3, 9))[:1]
+    together += logits(company, (2, 9, 10), (0, 8, 9))[1:]
+    assert together == wanted
