@@ -26,10 +26,12 @@ class CompileCase:
     constants: Mapping[str, Any]
     num_warps: int = 4
     num_stages: int = 2
+    most_registers: int | None = None
+    """Of a thread, on NVIDIA; None: what the compiler finds best."""
     any_size: frozenset[str] = field(default_factory=frozenset)
     """Integers that are not multiples of 16; pointers and all others are."""
     wants: tuple[str, ...] = ()
-    """Instructions that must be there, as "sm_90:HGMMA"; without them the kernel is slow."""
+    """Instructions that must be there, as "sm_90:wgmma.mma_async"; without them it is slow."""
     vendor: Vendor | None = None
     """Whose GPUs launch it with these constants; None: all."""
 
@@ -37,6 +39,11 @@ class CompileCase:
 def vendor_here() -> Vendor:
     """Of the GPU that torch was built for."""
     return "amd" if torch.version.hip else "nvidia"
+
+
+def limited_registers(count: int) -> dict[str, int]:
+    """Launch option for most_registers; AMD's compiler knows none."""
+    return {"maxnreg": count} if vendor_here() == "nvidia" else {}
 
 
 CompileCases = Iterable[CompileCase]

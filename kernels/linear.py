@@ -182,5 +182,7 @@ def compile_cases() -> CompileCases:
                 num_warps=tile.num_warps,
                 num_stages=tile.num_stages,
                 any_size=frozenset({"num_tokens"}),
-                wants=() if short == "f32" else ("sm_80:LDGSTS", "sm_90:HGMMA", "sm_100:UTCHMMA"),
+                wants=() if short == "f32" else (
+                    "sm_80:cp.async", "sm_90:wgmma.mma_async", "sm_100:tcgen05.mma"
+                ),
             )  # fmt: skip

@@ -335,21 +335,23 @@ def _reference_item(
 
 
 def compile_cases() -> CompileCases:
-    """Decode and extend of the shapes that models have, for every kind of pool."""
-    for vendor in ("nvidia", "amd"):
-        for kind in ("none", "int8", "fp8"):
-            for shape in ((3, 3, 64), (4, 8, 128), (8, 8, 128), (2, 8, 256)):
-                yield _case(vendor, kind, shape, 16, page_size=1)
-                yield _case(vendor, kind, shape, 64, page_size=16)
-            yield _case(vendor, kind, (4, 8, 128), 16, page_size=64, window=True)
-        gemma = _case(
-            *(vendor, "none", (2, 8, 256), 64), page_size=1, window=True, soft_cap=True,
-            wants_lse=True,
-        )  # fmt: skip
-        yield gemma
-        yield _case(vendor, "none", (4, 8, 128), 128, page_size=16)
-        yield _case(vendor, "none", (4, 8, 128), 64, page_size=16, dtype="f16")
-        yield _case(vendor, "none", (3, 3, 64), 16, page_size=1, dtype="f32")
+    """Decode and extend for every kind of pool; of shapes with one tile the one that holds most."""
+    small, usual, wide = (3, 3, 64), (4, 8, 128), (2, 8, 256)
+    vendors: tuple[Vendor, ...] = ("nvidia", "amd")
+    kinds: tuple[KvKind, ...] = ("none", "int8", "fp8")
+    for vendor in vendors:
+        for kind in kinds:
+            yield _case(vendor, kind, usual, 16)
+            yield _case(vendor, kind, usual, 64, page_size=16)
+            yield _case(vendor, kind, wide, 16)
+            gemma = kind == "none"
+            yield _case(vendor, kind, wide, 64, window=gemma, soft_cap=gemma, wants_lse=gemma)
+        yield _case(vendor, "none", small, 16)
+        yield _case(vendor, "fp8", small, 16)
+        yield _case(vendor, "none", small, 64, page_size=16)
+        yield _case(vendor, "none", usual, 16, page_size=64, window=True)
+        yield _case(vendor, "none", usual, 128, page_size=16)
+        yield _case(vendor, "none", small, 16, dtype="f32")
 
 
 def _case(
@@ -358,7 +360,7 @@ def _case(
     shape: tuple[int, int, int],
     block_queries: int,
     *,
-    page_size: int,
+    page_size: int = 1,
     dtype: str = "bf16",
     **flags: bool,
 ) -> CompileCase:
@@ -366,6 +368,7 @@ def _case(
     groups, num_kv_heads, head_dim = shape
     stored = {"none": SHORT_DTYPES[dtype], "int8": "*i8", "fp8": "*u8"}[kind]
     tile = tile_for(block_queries, head_dim, kind, vendor)
+    wants = ("sm_80:cp.async", "sm_90:wgmma.mma_async")
     what = "decode" if block_queries < 64 else "extend"
     special = "".join(f" {name}" for name, on in flags.items() if on)
     return CompileCase(
@@ -387,5 +390,5 @@ def _case(
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         any_size=frozenset({"window"}),
-        wants=("sm_80:LDGSTS", "sm_90:HGMMA") if what == "extend" and dtype != "f32" else (),
+        wants=wants if what == "extend" and dtype != "f32" else (),
     )  # fmt: skip

@@ -104,7 +104,7 @@ def _check(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None)
 def compile_cases() -> CompileCases:
     """Hidden sizes of models from 0.1 to 70 billion parameters."""
     for size, dtype in ((576, "f32"), (4096, "bf16"), (8192, "bf16")):
-        for has_residual in (False, True):
+        for has_residual in (False, True) if size == 4096 else (True,):
             yield CompileCase(
                 name=f"rms_norm {dtype} {size}{' residual' * has_residual}",
                 kernel=_rms_norm,

@@ -265,11 +265,13 @@ def _check(
 
 
 def compile_cases() -> CompileCases:
-    """Heads of 64, 128 and 256 for every kind of pool."""
+    """Heads of 64, 128 and 256, and every kind of pool."""
     shapes = ((9, 3, 64, "f32", False), (32, 8, 128, "bf16", False), (16, 8, 256, "bf16", True))
     kinds: tuple[tuple[KvKind, str], ...] = (("none", ""), ("int8", "*i8"), ("fp8", "*u8"))
     for kind, stored in kinds:
         for num_heads, num_kv_heads, head_dim, dtype, has_norms in shapes:
+            if kind != "none" and head_dim == 64:
+                continue  # of float32 pools, and in the others nothing is larger than of 128
             number = SHORT_DTYPES[dtype]
             yield CompileCase(
                 name=f"rope_store {dtype} kv={kind} D{head_dim}{' norms' * has_norms}",
