@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +62,46 @@ class Compiled:
 
 
 def cases() -> Iterator[CompileCase]:
-    """Those of every file of kernels, by name of file."""
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if "\ndef compile_cases(" in path.read_text(encoding="utf-8"):
-            yield from import_module(f"kernels.{path.stem}").compile_cases()
+    """Those of every file of kernels, by its name."""
+    from kernels import (
+        adjust_logits,
+        gather_rows,
+        keep_samples,
+        linear,
+        logprobs,
+        merge_partials,
+        paged_attention,
+        quantised_linear,
+        requantise,
+        rms_norm,
+        rope_store,
+        sample,
+        silu_mul,
+        slot_copy,
+        survey_logits,
+        take_inputs,
+    )
+
+    modules = (
+        adjust_logits,
+        gather_rows,
+        keep_samples,
+        linear,
+        logprobs,
+        merge_partials,
+        paged_attention,
+        quantised_linear,
+        requantise,
+        rms_norm,
+        rope_store,
+        sample,
+        silu_mul,
+        slot_copy,
+        survey_logits,
+        take_inputs,
+    )
+    for module in modules:
+        yield from module.compile_cases()
 
 
 def compiled(case: CompileCase, target_name: str) -> Compiled:

@@ -93,12 +93,12 @@ def survey_logits_reference(logits: torch.Tensor, sampling: Sampling) -> torch.T
     num_rows, vocab_size = logits.shape
     size = _CONSTANTS["GROUP"]
     num_groups = triton.cdiv(vocab_size, size)
-    raw = torch.full((num_rows, num_groups * size), -torch.inf, dtype=torch.float64)
+    raw = logits.new_full((num_rows, num_groups * size), -torch.inf, dtype=torch.float64)
     raw[:, :vocab_size] = logits
     highest = raw.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     highest = highest.view(num_rows, num_groups, size).amax(-1)
     more = torch.zeros_like(highest)
-    ids = torch.arange(vocab_size)
+    ids = torch.arange(vocab_size, device=logits.device)
     for row in range(num_rows):
         heat, top_k = float(sampling.temperature[row]), int(sampling.top_k[row])
         numbers = raw[row].view(num_groups, size)

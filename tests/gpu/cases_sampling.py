@@ -12,6 +12,7 @@ import torch
 from kernels.adjust_logits import Adjustments, IdList, adjust_logits, adjust_logits_reference
 from kernels.logprobs import logprobs, logprobs_reference
 from kernels.sample import Sampling, sample, sample_reference
+from kernels.survey_logits import survey_logits, survey_logits_reference
 from tests.gpu.case import Aim, Check, Prepared, Speed
 from tests.gpu.comparison import Comparison, equal, near, worst
 from tests.gpu.place import Place, in_float64
@@ -50,6 +51,7 @@ def checks() -> Iterator[Check]:
             run=partial(_check_sample, what),
             is_core=what == "levels",
         )
+    yield Check(kernel="survey_logits", name="mixed", run=_check_survey)
     for num_top in (0, 5, 20):
         yield Check(
             kernel="logprobs",
@@ -115,6 +117,18 @@ def _check_sample(what: str, place: Place) -> Comparison:
         rows[4, :], rows[6, ::7] = -torch.inf, -torch.inf
     asked = sampling(place, MIXED, num_rows)
     return _same_draws(rows, asked, place)
+
+
+def _check_survey(place: Place) -> Comparison:
+    """Bounds and masses of every group; those of greedy rows are nobody's."""
+    num_rows = place.pick(64, len(MIXED))
+    rows, asked = _logits(place, num_rows), sampling(place, MIXED, num_rows)
+    ours = survey_logits(rows, asked)
+    with in_float64(place.device):
+        wanted = survey_logits_reference(rows, asked)
+    drawn = asked.temperature > 0
+    found = (ours[0], wanted[0]), (ours[1][drawn], wanted[1][drawn])
+    return worst(near(part, other, 2e-5) for part, other in found)
 
 
 def _same_draws(rows: torch.Tensor, asked: Sampling, place: Place) -> Comparison:
