@@ -94,18 +94,20 @@ void Team::run(int phases, const std::function<void(Member&)>& work) {
 void Team::serve(int index) {
   for (uint32_t seen = 0;;) {
     wait_while(begun_, seen);
-    if (stopping_.load(std::memory_order_relaxed)) return;
+    // In this order: whoever reads the number that stop() left sees that it stops.
     seen = begun_.load(std::memory_order_acquire);
+    if (stopping_.load(std::memory_order_relaxed)) return;
     join(index, seen);
   }
 }
 
-// Asks to be let in, and takes part unless the step ends first.
+// Asks to be let in, and takes part unless the step ends first.  By the time this thread looks again,
+// later steps may have ended as well.
 void Team::join(int index, uint32_t step) {
   Door& door = doors_[index];
   door.wanted.store(step, std::memory_order_release);
   while (door.opened.load(std::memory_order_acquire) != step) {
-    if (done_.load(std::memory_order_acquire) == step) return;
+    if (static_cast<int32_t>(done_.load(std::memory_order_acquire) - step) >= 0) return;
     relax();
   }
   Member member(*this, index, door.at);
