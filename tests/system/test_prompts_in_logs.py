@@ -65,7 +65,8 @@ async def test_nothing_of_either_is_logged():
 async def test_an_operator_may_ask_for_it():
     with launched("--fake-worker", "--log-prompts") as stack:
         async with Client(stack.address) as client:
-            await whole(client, pb.GenerateRequest(text=SECRET, request_id="r-1"))
+            few = pb.SamplingParams(max_tokens=5)  # the fake worker has no end of its own
+            await whole(client, pb.GenerateRequest(text=SECRET, sampling=few, request_id="r-1"))
             tokens = pb.TokenIds(ids=script(ANSWER))
             await whole(client, pb.GenerateRequest(tokens=tokens, request_id="r-2"))
         said = stack.wait_for_line("Kw3")
