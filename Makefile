@@ -11,6 +11,8 @@ CLIENTS_STAMP := $(CLIENTS)/.installed
 SUITE := .json-schema-suite
 SUITE_STAMP := $(SUITE)/.installed
 SECONDS ?= 600
+# Compiled modules are kept, whatever the environment says: the tests start hundreds of services.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help install run node clients suite test fuzz check kernels-check bench protos lock clean
@@ -71,7 +73,7 @@ $(SUITE_STAMP): | $(STAMP)
 suite: $(SUITE_STAMP)  ## fetch the JSON Schema test suite
 
 test: $(STAMP) $(NODE_STAMP) $(CLIENTS_STAMP) $(SUITE_STAMP)  ## run every test
-	$(BIN)/python -m pytest
+	$(PYTEST) -n auto --dist worksteal
 
 fuzz: $(STAMP)  ## random input at both doors, for SECONDS and with SEED
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -15,6 +15,16 @@ settings.load_profile("radixd")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: one more than there are processors, as many tests wait for a server.
+
+    Not more than eight: each holds two gigabytes once it has seen all the models.
+    """
+    return min(8, (os.cpu_count() or 1) + 1)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update",
