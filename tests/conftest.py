@@ -15,7 +15,6 @@ settings.load_profile("radixd")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """For `-n auto`: one more than there are processors, as many tests wait for a server.
