@@ -83,7 +83,9 @@ def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions
             if kind is not kinds[-1]:
                 _say_missing(kind, str(error))
         except MemoryError as error:
-            raise _no_memory(model, limits, error) from None
+            fits = kind is GPU and options.fit_pool
+            room = "the largest step" if fits else f"{limits.num_slots} slots"
+            raise _no_memory(model, room, error) from None
     raise cannot_be_had(options, missing)
 
 
@@ -94,12 +96,11 @@ def _say_missing(kind: BackendKind, reason: str) -> None:
         _log.warning("native_backend_unavailable", reason=reason, instead="torch")
 
 
-def _no_memory(model: OpenModel, limits: EngineLimits, error: MemoryError) -> ModelError:
+def _no_memory(model: OpenModel, room: str, error: MemoryError) -> ModelError:
     if isinstance(error, NoRoom):
         return ModelError(model.source.path, str(error))
     reason = (str(error).splitlines() or ["out of memory"])[0]
-    problem = f"no memory for the weights and {limits.num_slots} slots: {reason}"
-    return ModelError(model.source.path, problem)
+    return ModelError(model.source.path, f"no memory for the weights and {room}: {reason}")
 
 
 def _native(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> NativeBackend:
