@@ -52,6 +52,11 @@ class Backend(Protocol):
         """Of keys and values over all layers."""
         ...
 
+    @property
+    def least_stem_tokens(self) -> int:
+        """See Hello."""
+        ...
+
     def runner(self, table: RowTable) -> StepRunner:
         """Who carries out the steps of this table on the backend."""
         ...

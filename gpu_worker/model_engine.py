@@ -99,6 +99,7 @@ class ModelEngine:
             device=backend.device,
             kind="model",
             kv_bytes_per_slot=backend.kv_bytes_per_slot,
+            least_stem_tokens=backend.least_stem_tokens,
             weights=backend.weights,
         )
         grammars = RowGrammars(

@@ -5,7 +5,7 @@ another look.  Not here: tensors, sampling arithmetic.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from gpu_worker.engine import PlanError
 from gpu_worker.row_grammar import RowGrammars, no_vocabulary
 from gpu_worker.row_sampling import RowSampling, check_sampling
+from gpu_worker.step_stems import NO_STEMS, check_stems
 from protos.plan import (
     DUMP_SLOT,
     MAX_PAGE_SIZE,
@@ -76,6 +77,8 @@ class Step:
     moved: tuple[Remap, ...] = ()
     """Slots of rows that changed before the step, one after the other: prefixes of new rows, and
     what went elsewhere.  What the step appends is in `out_slots`."""
+    stems: IntArray = field(default_factory=lambda: NO_STEMS)
+    """[stems, STEM_FIELDS] see BatchPlan; entries are places in `rows`."""
 
     def drafts(self, row: StepRow) -> IntArray:
         """[num_drafts] the guesses among a row's tokens."""
@@ -154,12 +157,13 @@ class RowTable:
         self._check_next_ids(plan)
         token_ids = self._checked_tokens(plan)
         self._check_out_slots(plan)
+        stems = check_stems(plan, self._slots)
         self._free(plan.freed_rows)
         for new in plan.new_rows:
             self._open(new)
         for remap in plan.remaps:
             self._slots[remap.row, remap.start : remap.start + len(remap.slots)] = remap.slots
-        return self._extend(plan, token_ids)
+        return self._extend(plan, token_ids, stems)
 
     def _check_rows(self, plan: BatchPlan) -> None:
         self._check_columns(plan)
@@ -308,7 +312,7 @@ class RowTable:
         grammar = self._grammars.open(new) if new.sampling.grammar else None
         self._sampling[new.row] = RowSampling(new, self._vocab_size, grammar)
 
-    def _extend(self, plan: BatchPlan, token_ids: IntArray) -> Step:
+    def _extend(self, plan: BatchPlan, token_ids: IntArray, stems: IntArray) -> Step:
         out_slots = np.array(plan.out_slots, np.int32)
         positions = np.empty(len(out_slots), np.int32)
         next_ids = np.array(plan.next_ids, np.int32)
@@ -343,6 +347,7 @@ class RowTable:
             next_ids=next_ids,
             opened=plan.new_rows,
             moved=(*map(_prefix, plan.new_rows), *plan.remaps),
+            stems=stems,
         )
 
 

@@ -28,6 +28,7 @@ class TorchBackend:
     device = "cpu"
     weights: WeightFormat = "float32"
     kv_dtype: KvDtype = "float32"
+    least_stem_tokens = 0
 
     def __init__(
         self,

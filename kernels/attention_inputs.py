@@ -35,6 +35,17 @@ class PagedKv:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StemItems:
+    """Items over shared stems, which take more query tokens at once than others of their batch."""
+
+    items: torch.Tensor
+    """As those of WorkItems; all of them partial."""
+    num_items: torch.Tensor
+    """int32 [1]"""
+    block_queries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkItems:
     """How a batch is cut.  All tensors on the device; items past num_items are never read."""
 
@@ -51,6 +62,9 @@ class WorkItems:
     """Partial rows there is room for; 0: no item is partial."""
     block_queries: int
     """Rows of the score matrix of an item: most query tokens of an item * groups."""
+    stems: StemItems | None = None
+    """In a launch of their own, before the other items; None: there are none.  Their partial rows
+    are merged with the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +121,12 @@ def check_inputs(
     if num_heads % kv.keys.shape[1]:
         raise ValueError(f"{num_heads} heads do not divide among {kv.keys.shape[1]} KV heads")
     groups = num_heads // kv.keys.shape[1]
-    if work.block_queries < groups or work.block_queries & (work.block_queries - 1):
-        raise ValueError(f"block_queries {work.block_queries} is no power of 2 from {groups} on")
-    if work.items.shape[1:] != (ITEM_FIELDS,) or work.items.dtype != torch.int32:
-        raise ValueError(f"items {tuple(work.items.shape)} {work.items.dtype}: not int32 [n, 8]")
+    for part in (work, work.stems) if work.stems else (work,):
+        block, items = part.block_queries, part.items
+        if block < groups or block & (block - 1):
+            raise ValueError(f"block_queries {block} is no power of 2 from {groups} on")
+        if items.shape[1:] != (ITEM_FIELDS,) or items.dtype != torch.int32:
+            raise ValueError(f"items {tuple(items.shape)} {items.dtype}: not int32 [n, 8]")
     if work.num_partials and len(work.merge_start) != num_tokens + 1:
         raise ValueError(f"merge_start has {len(work.merge_start)}, not {num_tokens + 1} entries")
     scales = (kv.key_scale, kv.value_scale)

@@ -98,22 +98,23 @@ def paged_attention(
     num_heads, head_dim = query.shape[1:]
     num_kv_heads = kv.keys.shape[1]
     unused = workspace.lse
-    tile = tile_for(work.block_queries, head_dim, kv.kind, vendor_here())
-    _attend_items[(work.items.shape[0], num_kv_heads)](
-        query, kv.keys, kv.values,
-        unused if kv.key_scale is None else kv.key_scale,
-        unused if kv.value_scale is None else kv.value_scale,
-        kv.page_table, work.items, work.num_items, out, workspace.out, workspace.lse,
-        unused if lse is None else lse,
-        rules.scale, rules.window, rules.soft_cap,
-        query.stride(0), out.stride(0), kv.keys.stride(0), kv.values.stride(0),
-        **_constants(
-            num_heads, num_kv_heads, head_dim, kv.page_size, kv.kind, work.block_queries, tile,
-            window=rules.window > 0, soft_cap=rules.soft_cap > 0, wants_lse=lse is not None,
-        ),
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-    )  # fmt: skip
+    for part in (work.stems, work) if work.stems else (work,):
+        tile = tile_for(part.block_queries, head_dim, kv.kind, vendor_here())
+        _attend_items[(part.items.shape[0], num_kv_heads)](
+            query, kv.keys, kv.values,
+            unused if kv.key_scale is None else kv.key_scale,
+            unused if kv.value_scale is None else kv.value_scale,
+            kv.page_table, part.items, part.num_items, out, workspace.out, workspace.lse,
+            unused if lse is None else lse,
+            rules.scale, rules.window, rules.soft_cap,
+            query.stride(0), out.stride(0), kv.keys.stride(0), kv.values.stride(0),
+            **_constants(
+                num_heads, num_kv_heads, head_dim, kv.page_size, kv.kind, part.block_queries, tile,
+                window=rules.window > 0, soft_cap=rules.soft_cap > 0, wants_lse=lse is not None,
+            ),
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+        )  # fmt: skip
     if work.num_partials:
         merge_partials(workspace.out, workspace.lse, work.merge_start, work.merge_rows, out, lse)
     return out
@@ -289,7 +290,8 @@ def paged_attention_reference(
     num_heads, head_dim = query.shape[1:]
     partial_out = torch.zeros(work.num_partials, num_heads, head_dim, dtype=torch.float64)
     partial_lse = torch.full((work.num_partials, num_heads), -torch.inf, dtype=torch.float64)
-    for item in work.items[: int(work.num_items)].tolist():
+    parts = (work.stems, work) if work.stems else (work,)
+    for item in (i for part in parts for i in part.items[: int(part.num_items)].tolist()):
         first, num_queries, partial = item[0], item[1], item[6]
         mixed, row_lse = _reference_item(query[first : first + num_queries], kv, item, rules)
         if partial == NO_PARTIAL:

@@ -53,6 +53,8 @@ class Cuts:
     """Rows of the score matrix of an item; query tokens of an item times groups at most."""
     split: int
     """In positions."""
+    stem_block_queries: int = 0
+    """The same of items over stems; 0: as of the others."""
     window: int = 0
     """Positions that a query sees; 0: all.  Rows with a window share no stems."""
 
@@ -62,57 +64,71 @@ class AttentionPlan:
     """Arrays as the kernel takes them; see WorkItems in kernels/attention_inputs.py."""
 
     items: IntArray
+    """[items, ITEM_FIELDS] of rows."""
+    stem_items: IntArray
+    """[items, ITEM_FIELDS] of stems."""
     merge_start: IntArray
     merge_rows: IntArray
     num_partials: int
     num_items: int
     """Of `items`, those that are meant."""
+    num_stem_items: int
+    """Of `stem_items`, those that are meant."""
 
 
 def plan_attention(
     rows: Rows, cuts: Cuts, stems: Sequence[Stem] = (), num_tokens: int | None = None
 ) -> AttentionPlan:
-    """The items of rows; those of stems first, stems from the root on.
+    """The items of rows and of stems, which come from the root on.
 
     num_tokens: of the whole step, where these are not all its rows; the others are not merged.
     """
     covered = np.zeros(len(rows), np.int64)
-    parts = []
     for stem in stems:
         members = slice(stem.first_row, stem.first_row + stem.num_rows)
         assert (covered[members] == stem.begin).all(), "stems from the root on, end to begin"
         covered[members] = stem.end
-        parts.append(_stem_items(rows, cuts, stem))
-    parts.append(_row_items(rows, cuts, covered))
-    items = np.concatenate(parts).astype(np.int32)
+    of_stems = _stem_items(rows, cuts, stems)
+    items = np.concatenate([of_stems, _row_items(rows, cuts, covered)]).astype(np.int32)
     if num_tokens is None:
         num_tokens = int((rows.first_query + rows.num_queries).max(initial=0))
-    return _numbered(items, num_tokens)
+    return _numbered(items, len(of_stems), num_tokens)
 
 
-def _stem_items(rows: Rows, cuts: Cuts, stem: Stem) -> IntArray:
-    """All queries of a stem's rows against it: nothing of it is hidden from them."""
-    last = stem.first_row + stem.num_rows - 1
-    first_query = int(rows.first_query[stem.first_row])
-    end_query = int(rows.first_query[last] + rows.num_queries[last])
-    tile = cuts.block_queries // cuts.groups
-    starts = np.arange(first_query, end_query, tile)
+def _stem_items(rows: Rows, cuts: Cuts, stems: Sequence[Stem]) -> IntArray:
+    """All queries of each stem's rows against it: nothing of it is hidden from them.
+
+    Items of the same positions lie side by side, so that those who read them do so together.
+    """
+    tile = (cuts.stem_block_queries or cuts.block_queries) // cuts.groups
+    first_row = np.array([stem.first_row for stem in stems], np.int64)
+    last_row = first_row + np.array([stem.num_rows for stem in stems], np.int64) - 1
+    first_query = rows.first_query[first_row].astype(np.int64)
+    end_query = rows.first_query[last_row].astype(np.int64) + rows.num_queries[last_row]
+    of_stem, nth = _tiles(end_query - first_query, tile)
+    start = first_query[of_stem] + nth * tile
     begin, end, tiles = _ranges(
-        np.full(len(starts), stem.begin), np.full(len(starts), stem.end), cuts.split
+        np.array([stem.begin for stem in stems], np.int64)[of_stem],
+        np.array([stem.end for stem in stems], np.int64)[of_stem],
+        cuts.split,
     )
-    start = starts[tiles]
-    offset = np.full(len(tiles), rows.table_offset[stem.first_row])
-    queries = np.minimum(tile, end_query - start)
-    position = np.full(len(tiles), NOT_CAUSAL)
-    return _stacked(start, queries, offset, begin, end, position, np.ones(len(tiles), bool))
+    order = np.lexsort((begin, of_stem[tiles]))
+    begin, end, tiles = begin[order], end[order], tiles[order]
+    return _stacked(
+        start[tiles],
+        np.minimum(tile, end_query[of_stem] - start)[tiles],
+        rows.table_offset[first_row][of_stem][tiles],
+        begin,
+        end,
+        np.full(len(tiles), NOT_CAUSAL),
+        np.ones(len(tiles), bool),
+    )
 
 
 def _row_items(rows: Rows, cuts: Cuts, covered: IntArray) -> IntArray:
     """Each row's queries against what no stem covers of its context."""
     tile = cuts.block_queries // cuts.groups
-    num_tiles = -(-rows.num_queries // tile)
-    of_row = np.repeat(np.arange(len(rows)), num_tiles)
-    nth = np.arange(len(of_row)) - np.repeat(np.cumsum(num_tiles) - num_tiles, num_tiles)
+    of_row, nth = _tiles(rows.num_queries, tile)
     queries = np.minimum(tile, rows.num_queries[of_row] - nth * tile)
     position = rows.length[of_row] - rows.num_queries[of_row] + nth * tile
     low = covered[of_row].astype(np.int64)
@@ -130,6 +146,13 @@ def _row_items(rows: Rows, cuts: Cuts, covered: IntArray) -> IntArray:
         position[tiles],
         is_part[tiles],
     )
+
+
+def _tiles(num_queries: IntArray, tile: int) -> tuple[IntArray, IntArray]:
+    """Queries of each row in tiles: of which row each tile is, and the how manieth of it."""
+    num_tiles = -(-num_queries // tile)
+    of_row = np.repeat(np.arange(len(num_tiles)), num_tiles)
+    return of_row, np.arange(len(of_row)) - np.repeat(np.cumsum(num_tiles) - num_tiles, num_tiles)
 
 
 def _ranges(low: IntArray, high: IntArray, split: int) -> tuple[IntArray, IntArray, IntArray]:
@@ -160,7 +183,7 @@ def _stacked(
     )
 
 
-def _numbered(items: IntArray, num_tokens: int) -> AttentionPlan:
+def _numbered(items: IntArray, num_stem_items: int, num_tokens: int) -> AttentionPlan:
     """Gives partial items their rows, and each token the list of its own."""
     is_part = items[:, 6] != NO_PARTIAL
     queries = items[is_part, 1].astype(np.int64)
@@ -172,10 +195,13 @@ def _numbered(items: IntArray, num_tokens: int) -> AttentionPlan:
     order = np.argsort(token, kind="stable")  # a token's parts stay in the order of the items
     merge_start = np.zeros(num_tokens + 1, np.int32)
     np.cumsum(np.bincount(token, minlength=num_tokens), out=merge_start[1:])
+    items = items.reshape(-1, ITEM_FIELDS)
     return AttentionPlan(
-        items=items.reshape(-1, ITEM_FIELDS),
+        items=items[num_stem_items:],
+        stem_items=items[:num_stem_items],
         merge_start=merge_start,
         merge_rows=row[order].astype(np.int32),
         num_partials=num_partials,
-        num_items=len(items),
+        num_items=len(items) - num_stem_items,
+        num_stem_items=num_stem_items,
     )

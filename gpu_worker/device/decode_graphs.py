@@ -24,6 +24,10 @@ MOST_ITEMS = 1 << 14
 """Of an attention: steps with more are long enough not to be recorded."""
 
 
+_STEM_ROOM = 64
+"""Least room for items of stems, where there are any."""
+
+
 class Recorder(Protocol):
     """Records work, so that it can be done again on whatever then lies in the same memory."""
 
@@ -74,6 +78,8 @@ class Shape:
     """Of each attention."""
     partials: int
     """0: every item is a row's whole context."""
+    stem_items: int = 0
+    """Of each attention that may have any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,9 @@ class DecodeGraphs:
     def fitted(self, columns: StepColumns) -> StepColumns | None:
         """A step of `num_rows` rows, filled up to a shape; None: it is too large for any."""
         shape = shape_of(columns)
-        return None if shape is None else columns.filled(shape.items, shape.partials)
+        if shape is None:
+            return None
+        return columns.filled(shape.items, shape.stem_items, shape.partials)
 
     def run(self, columns: StepColumns, there: torch.Tensor) -> torch.Tensor:
         """States of a step that `fitted` gave; they are valid until the next one is run.
@@ -147,4 +155,9 @@ def shape_of(columns: StepColumns) -> Shape | None:
     # Room doubles: programs that find no item of theirs cost little, but not nothing.
     most = max(columns.num_items, columns.num_partials, 2 * num_rows)
     room = 1 << (most - 1).bit_length()
-    return Shape(rows=num_rows, items=room, partials=room) if room <= MOST_ITEMS else None
+    if room > MOST_ITEMS:
+        return None
+    stem_room = _STEM_ROOM if columns.num_stem_items else 0
+    while stem_room < columns.num_stem_items:
+        stem_room *= 4  # fewer shapes to record than if it doubled
+    return Shape(rows=num_rows, items=room, partials=room, stem_items=stem_room)

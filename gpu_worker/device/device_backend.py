@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -21,7 +21,8 @@ from gpu_worker.device.pool_size import MemoryMeter, PoolFit
 from gpu_worker.device.profiling import GpuMeter, measured_slots
 from gpu_worker.device.quantised_home import QuantisedHome
 from gpu_worker.device.row_store import RowStore
-from gpu_worker.device.step_inputs import CutSizes
+from gpu_worker.device.stem_cost import StemCost, partial_bytes
+from gpu_worker.device.step_inputs import CutSizes, blocks
 from gpu_worker.device.step_sampler import StepSampler
 from gpu_worker.device.transfers import Staging
 from gpu_worker.model_config import ModelConfig
@@ -152,7 +153,7 @@ class DeviceBackend:
         self._forward = DeviceForward(
             Decoder(self._weights, arithmetic, self._config.vocab_size),
             self._rows,
-            CutSizes(groups=self._config.num_groups, windows=self._config.distinct_windows),
+            self._sizes(),
             _recorder(self._device) if self._options.graphs and not self._waits() else None,
         )
 
@@ -171,6 +172,20 @@ class DeviceBackend:
         """Records steps of every number of rows."""
         with torch.inference_mode():
             self._forward.record_all(self._staging)
+
+    def _sizes(self) -> CutSizes:
+        """How contexts are cut; with stems, where a token's bits may depend on its company."""
+        config = self._config
+        sizes = CutSizes(groups=config.num_groups, windows=config.distinct_windows)
+        cost = StemCost(
+            rows_of_item=blocks(sizes.groups)[1] // sizes.groups,
+            split=sizes.split,
+            kv_bytes=self._pool.bytes_per_slot // config.num_layers,
+            partial_bytes=partial_bytes(config.num_heads, config.head_dim),
+        )
+        is_told = not self._options.deterministic and 0 in sizes.windows
+        self.least_stem_tokens = cost.least_tokens if is_told else 0
+        return replace(sizes, stems=cost if self.least_stem_tokens else None)
 
     def runner(self, table: RowTable) -> DeviceRunner:
         """See Backend; what can be recorded before the first step is, where that takes long."""

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, plan_attention
+from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, Stem, plan_attention
+from gpu_worker.device.stem_cost import StemCost, paying
 from gpu_worker.row_table import Step
-from kernels.attention_inputs import ITEM_FIELDS, WorkItems
+from kernels.attention_inputs import ITEM_FIELDS, StemItems, WorkItems
 from protos.plan import DUMP_SLOT
 
 IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
@@ -57,6 +58,8 @@ class CutSizes:
     split: int = SPLIT
     windows: tuple[int, ...] = (0,)
     """Those that layers have, each once; 0: a layer without."""
+    stems: StemCost | None = None
+    """Which stems are read once for all their rows; None: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class Work:
     """Attention of some rows within a window."""
 
     window: int
-    block_queries: int
+    cuts: Cuts
     plan: AttentionPlan
 
 
@@ -82,6 +85,11 @@ class StepColumns:
         return max((len(work.plan.items) for work in self.work), default=0)
 
     @property
+    def num_stem_items(self) -> int:
+        """Of the attention that has most."""
+        return max((len(work.plan.stem_items) for work in self.work), default=0)
+
+    @property
     def num_partials(self) -> int:
         """Of the attention that has most."""
         return max((work.plan.num_partials for work in self.work), default=0)
@@ -92,22 +100,26 @@ class StepColumns:
         for index, work in enumerate(self.work):
             columns[f"items {index}"] = work.plan.items
             columns[f"num_items {index}"] = np.array([work.plan.num_items], np.int32)
+            if len(work.plan.stem_items):
+                columns[f"stem_items {index}"] = work.plan.stem_items
+                columns[f"num_stem_items {index}"] = np.array([work.plan.num_stem_items], np.int32)
             columns[f"merge_start {index}"] = work.plan.merge_start
             columns[f"merge_rows {index}"] = work.plan.merge_rows
         return columns
 
-    def filled(self, num_items: int, num_partials: int) -> StepColumns:
-        """The same with room for so many items and partial rows in each attention."""
+    def filled(self, num_items: int, num_stem_items: int, num_partials: int) -> StepColumns:
+        """The same with room for so many items and partial rows in each attention, and for items
+        of stems where there may be any."""
 
         def larger(work: Work) -> Work:
             plan = work.plan
-            items = np.zeros((num_items, ITEM_FIELDS), np.int32)
-            items[: len(plan.items)] = plan.items
-            merge_rows = np.zeros(num_partials, np.int32)
-            merge_rows[: len(plan.merge_rows)] = plan.merge_rows
             filled = replace(
-                plan, items=items, merge_rows=merge_rows, num_partials=num_partials
-            )  # fmt: skip
+                plan,
+                items=_filled(plan.items, num_items),
+                stem_items=_filled(plan.stem_items, 0 if work.window else num_stem_items),
+                merge_rows=_filled(plan.merge_rows, num_partials),
+                num_partials=num_partials,
+            )
             return replace(work, plan=filled)
 
         return replace(self, work=tuple(map(larger, self.work)))
@@ -147,7 +159,7 @@ def step_columns(
         "logit_tokens": np.concatenate(wanted).astype(np.int32),
     }
     num_tokens = len(tokens["token_ids"])
-    return StepColumns(tokens=tokens, work=tuple(_all_work(rows, sizes, num_tokens)))
+    return StepColumns(tokens=tokens, work=tuple(_all_work(rows, step.stems, sizes, num_tokens)))
 
 
 def step_inputs(
@@ -163,7 +175,8 @@ def step_inputs(
                 merge_start=there[f"merge_start {index}"],
                 merge_rows=there[f"merge_rows {index}"],
                 num_partials=each.plan.num_partials,
-                block_queries=each.block_queries,
+                block_queries=each.cuts.block_queries,
+                stems=_stem_items(index, each, there),
             )
         )
     return StepInputs(
@@ -173,15 +186,33 @@ def step_inputs(
     )
 
 
-def _all_work(rows: Rows, sizes: CutSizes, num_tokens: int) -> list[Work]:
+def _stem_items(
+    index: int, work: Work, there: Mapping[str, torch.Tensor]
+) -> StemItems | None:  # fmt: skip
+    if not len(work.plan.stem_items):
+        return None
+    return StemItems(
+        items=there[f"stem_items {index}"].view(-1, ITEM_FIELDS),
+        num_items=there[f"num_stem_items {index}"],
+        block_queries=work.cuts.stem_block_queries,
+    )
+
+
+def blocks(groups: int) -> tuple[int, int]:
+    """Rows of the score matrix of an item of a decode, and of one of a prompt or a stem.
+
+    groups: query heads of a KV head.
+    """
+    decode = max(_DECODE_BLOCK, 1 << (groups - 1).bit_length())
+    return decode, max(_PROMPT_BLOCK, decode)
+
+
+def _all_work(rows: Rows, stems: IntArray, sizes: CutSizes, num_tokens: int) -> list[Work]:
     """Rows that decode and rows of prompts apart, for each window."""
-    decode_block = max(_DECODE_BLOCK, 1 << (sizes.groups - 1).bit_length())
+    decode_block, prompt_block = blocks(sizes.groups)
     is_decode = rows.num_queries <= decode_block // sizes.groups
     found = []
-    for block, chosen in (
-        (decode_block, is_decode),
-        (max(_PROMPT_BLOCK, decode_block), ~is_decode),
-    ):
+    for block, chosen in ((decode_block, is_decode), (prompt_block, ~is_decode)):
         if not chosen.any():
             continue
         some = Rows(
@@ -192,13 +223,33 @@ def _all_work(rows: Rows, sizes: CutSizes, num_tokens: int) -> list[Work]:
         )
         for window in sizes.windows:
             cuts = Cuts(
-                groups=sizes.groups, block_queries=block, split=sizes.split, window=window
-            )  # fmt: skip
-            # Here the stems of a step go in, in places among the rows of `some`, where the window
-            # is 0 and the mode not deterministic.
-            plan = plan_attention(some, cuts, num_tokens=num_tokens)
-            found.append(Work(window=window, block_queries=block, plan=plan))
+                groups=sizes.groups,
+                block_queries=block,
+                stem_block_queries=prompt_block,
+                split=sizes.split,
+                window=window,
+            )
+            shared: Sequence[Stem] = ()
+            if sizes.stems is not None and not window and chosen is is_decode:
+                shared = paying(_among(stems, is_decode), sizes.stems)
+            plan = plan_attention(some, cuts, shared, num_tokens)
+            found.append(Work(window=window, cuts=cuts, plan=plan))
     return found
+
+
+def _among(stems: IntArray, is_decode: Any) -> list[Stem]:
+    """A step's stems in places among the rows that decode, which all of their rows do."""
+    place = np.cumsum(is_decode) - 1
+    return [
+        Stem(first_row=int(place[first]), num_rows=count, begin=begin, end=end)
+        for first, count, begin, end in stems.tolist()
+    ]
+
+
+def _filled(column: IntArray, size: int) -> IntArray:
+    filled = np.zeros((size, *column.shape[1:]), np.int32)
+    filled[: len(column)] = column
+    return filled
 
 
 def _column(values: Sequence[int] | IntArray, num_more: int, value: int) -> IntArray:

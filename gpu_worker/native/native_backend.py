@@ -46,6 +46,8 @@ class NativeBackend:
     """Backend on the compiled library."""
 
     device = "cpu"
+    least_stem_tokens = 0
+    """It finds shared slots itself."""
 
     def __init__(self, config: ModelConfig, weights: NativeWeights, options: NativeOptions) -> None:
         """Builds the library if need be.

@@ -176,8 +176,14 @@ def _moved(given: Batch, place: Place) -> Batch:
 
 
 def _on(work: WorkItems, place: Place) -> WorkItems:
+    stems = work.stems and dataclasses.replace(
+        work.stems,
+        items=work.stems.items.to(place.device),
+        num_items=work.stems.num_items.to(place.device),
+    )
     return dataclasses.replace(
         work,
+        stems=stems,
         items=work.items.to(place.device),
         num_items=work.num_items.to(place.device),
         merge_start=work.merge_start.to(place.device),

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from gpu_worker.device.attention_plan import Cuts, Rows, Stem, plan_attention
-from kernels.attention_inputs import AttentionRules, PagedKv, WorkItems
+from gpu_worker.device.step_inputs import blocks
+from kernels.attention_inputs import AttentionRules, PagedKv, StemItems, WorkItems
 from kernels.kv_codes import decode, encode, storage_dtype
 from kernels.paged_attention import paged_attention
 from tests.gpu.place import Place, in_float64
@@ -38,16 +39,26 @@ class LargeBatch:
         stems = ()
         if self.stem_len:
             stems = (Stem(first_row=0, num_rows=len(self.rows), begin=0, end=self.stem_len),)
-        cuts = Cuts(groups=groups, block_queries=block_queries, split=split)
+        _, stem_block = blocks(groups)
+        cuts = Cuts(
+            groups=groups, block_queries=block_queries, stem_block_queries=stem_block, split=split
+        )
         plan = plan_attention(self.rows, cuts, stems)
         device = self.query.device
         return WorkItems(
             items=torch.from_numpy(plan.items).to(device),
-            num_items=torch.tensor([len(plan.items)], dtype=torch.int32, device=device),
+            num_items=torch.tensor([plan.num_items], dtype=torch.int32, device=device),
             merge_start=torch.from_numpy(plan.merge_start).to(device),
             merge_rows=torch.from_numpy(plan.merge_rows).to(device),
             num_partials=plan.num_partials,
             block_queries=block_queries,
+            stems=StemItems(
+                items=torch.from_numpy(plan.stem_items).to(device),
+                num_items=torch.tensor([plan.num_stem_items], dtype=torch.int32, device=device),
+                block_queries=stem_block,
+            )
+            if plan.num_stem_items
+            else None,
         )
 
     def attend(self, work: WorkItems, out: torch.Tensor) -> Callable[[], object]:

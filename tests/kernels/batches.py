@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, Stem, plan_attention
-from kernels.attention_inputs import AttentionRules, PagedKv, WorkItems
+from kernels.attention_inputs import AttentionRules, PagedKv, StemItems, WorkItems
 from kernels.kv_codes import KvKind, decode, encode
 
 
@@ -89,22 +89,36 @@ def batch(shape: Shape, seed: int = 0) -> Batch:
     )
 
 
-def cut(given: Batch, *, block_queries: int = 16, split: int = 64, window: int = 0) -> WorkItems:
+def cut(
+    given: Batch, *, block_queries: int = 16, split: int = 64, window: int = 0, stem_block: int = 0
+) -> WorkItems:
     """The batch's work items."""
     groups = given.shape.heads // given.shape.kv_heads
-    cuts = Cuts(groups=groups, block_queries=block_queries, split=split, window=window)
-    return on_device(plan_attention(given.rows, cuts, given.shape.stems), block_queries)
+    cuts = Cuts(
+        groups=groups,
+        block_queries=block_queries,
+        stem_block_queries=stem_block,
+        split=split,
+        window=window,
+    )
+    return on_device(plan_attention(given.rows, cuts, given.shape.stems), cuts)
 
 
-def on_device(plan: AttentionPlan, block_queries: int) -> WorkItems:
+def on_device(plan: AttentionPlan, cuts: Cuts) -> WorkItems:
     """A plan as the kernel takes it."""
+    stems = StemItems(
+        items=torch.from_numpy(plan.stem_items),
+        num_items=torch.tensor([plan.num_stem_items], dtype=torch.int32),
+        block_queries=cuts.stem_block_queries or cuts.block_queries,
+    )
     return WorkItems(
         items=torch.from_numpy(plan.items),
-        num_items=torch.tensor([len(plan.items)], dtype=torch.int32),
+        num_items=torch.tensor([plan.num_items], dtype=torch.int32),
         merge_start=torch.from_numpy(plan.merge_start),
         merge_rows=torch.from_numpy(plan.merge_rows),
         num_partials=plan.num_partials,
-        block_queries=block_queries,
+        block_queries=cuts.block_queries,
+        stems=stems if plan.num_stem_items else None,
     )
 
 
