@@ -145,10 +145,15 @@ def _chosen_format(model: OpenModel, options: BackendOptions, kernels: str) -> W
     return choose_weights(measured, lambda: model.accuracy_token_ids()[:num_tokens], forward)
 
 
+def let_idle_threads_sleep() -> None:
+    """For torch on the CPU; before it is imported, as it loads the library that asks then.  Child
+    processes inherit it."""
+    os.environ.setdefault("GOMP_SPINCOUNT", str(_SPIN_COUNT))
+
+
 def _torch(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> Backend:
     """The fallback.  It loads torch, which takes seconds, only when it is needed."""
-    # Before torch loads the library that reads it.
-    os.environ.setdefault("GOMP_SPINCOUNT", str(_SPIN_COUNT))
+    let_idle_threads_sleep()
     import torch
 
     from gpu_worker.torch_backend import TorchBackend

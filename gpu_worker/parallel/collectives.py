@@ -47,8 +47,14 @@ def join_group(shard: Shard, port: int, listening: socket.socket | None, *, on_g
         wait_for_workers=False,
         master_listen_fd=None if listening is None else listening.detach(),
     )
-    backend = "nccl" if on_gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=shard.rank, world_size=shard.size)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=store,
+        rank=shard.rank,
+        world_size=shard.size,
+        # With it NCCL connects now, where a failure is one of the start.
+        device_id=torch.device("cuda", shard.rank) if on_gpu else None,
+    )
 
 
 class Collectives:

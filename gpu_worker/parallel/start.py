@@ -7,6 +7,7 @@ import socket
 
 import structlog
 
+from gpu_worker.backend_choice import let_idle_threads_sleep
 from gpu_worker.device.gpu import NoGpu, find_gpu
 from gpu_worker.open_model import open_model
 from gpu_worker.parallel.followers import Ending, Followers, end_process
@@ -30,6 +31,7 @@ def lead_group(settings: Settings, *, end: Ending = end_process) -> LeaderEngine
         ModelError: see load_rank.
         InvalidRequest: likewise; or the ranks are too many for the model or the machine.
     """
+    let_idle_threads_sleep()
     settings = settings.model_copy(update={"device": _device(settings)})
     with open_model(resolve_model(settings.model)) as model:
         check_split(model.config, settings.tp)
