@@ -47,8 +47,9 @@ class GroupLost(RadixdError):
 
 def end_process(status: int, message: str) -> None:
     """Says the message on stderr and ends this process at once, from whichever thread."""
-    print(f"gpu_worker: {message}", file=sys.stderr, flush=True)
-    # Not sys.exit: the main thread may wait in a collective that never returns.
+    # Neither print nor sys.exit: the main thread may hold stderr's lock, and may be waiting in a
+    # collective that never returns.  Log lines are out already, each was flushed.
+    os.write(2, f"gpu_worker: {message}\n".encode())
     os._exit(status)
 
 
