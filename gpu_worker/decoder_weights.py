@@ -47,6 +47,8 @@ class Experts:
     """To [num_experts]."""
     gate_up: GroupedProduct
     down: GroupedProduct
+    whole: Product
+    """See WeightHome.mixture."""
     rules: ExpertRules
 
 
@@ -171,6 +173,7 @@ class _LayerReader:
             router=self._home.matrix("router", [router]),
             gate_up=self._home.experts("gate_up", [gate_up for gate_up, _ in gated]),
             down=self._home.experts("down", [down for _, down in gated]),
+            whole=self._home.mixture,
             rules=rules,
         )
 

@@ -31,4 +31,4 @@ def mix_experts(
     total = back[:, 0] * shares[:, :1]
     for rank in range(1, rules.num_chosen):  # in one order, whatever the number of tokens
         total = total + back[:, rank] * shares[:, rank : rank + 1]
-    return total.to(x.dtype)
+    return experts.whole(total.to(x.dtype))

@@ -48,6 +48,10 @@ class TorchHome:
         """See WeightHome."""
         return by_loop([self.matrix(role, parts) for parts in experts])
 
+    def mixture(self, mixed: torch.Tensor) -> torch.Tensor:
+        """See WeightHome."""
+        return mixed
+
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome."""
         return ops.Linear(table.numpy())

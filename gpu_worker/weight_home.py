@@ -7,7 +7,8 @@ may live in one, without a word in the decoder:
     tensor parallelism   of qkv and gate_up keep this rank's rows of every part, so that its heads
                          and its part of the feed-forward are local (`KvPool` and the arithmetic
                          then get a configuration with the local heads); of attention_out and down
-                         keep its columns and sum the results over all ranks, bias once; of head
+                         keep its columns and sum the results over all ranks, bias once, those
+                         of experts when they are mixed; of head
                          keep its rows and join the results; replicate vectors, table and router
     determinism          give products whose order of sums does not depend on the number of rows
 
@@ -119,6 +120,11 @@ class WeightHome(Protocol):
         Raises:
             ModelError: a part cannot be read.
         """
+        ...
+
+    def mixture(self, mixed: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, hidden] of experts' outputs, mixed, made whole: they are, unless experts
+        have a part of their inputs each."""
         ...
 
     def tied_head(self, table: torch.Tensor) -> Product:

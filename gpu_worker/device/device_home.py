@@ -69,6 +69,10 @@ class DeviceHome:
         turned = weights.transpose(1, 2)
         return lambda x, ends: F.grouped_mm(x, turned, offs=ends)
 
+    def mixture(self, mixed: torch.Tensor) -> torch.Tensor:
+        """See WeightHome."""
+        return mixed
+
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome: the same memory."""
         return self._product(table, None)

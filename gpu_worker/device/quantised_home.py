@@ -77,6 +77,10 @@ class QuantisedHome:
         """See WeightHome: as the other home has them, as no kernel takes blocks of several."""
         return self._home.experts(role, experts)
 
+    def mixture(self, mixed: torch.Tensor) -> torch.Tensor:
+        """See WeightHome."""
+        return self._home.mixture(mixed)
+
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome."""
         return self._home.tied_head(table)

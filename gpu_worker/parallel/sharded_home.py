@@ -48,11 +48,12 @@ class ShardedHome:
         return product
 
     def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
-        """See WeightHome: every rank has a part of every expert."""
-        product = self._home.experts(role, experts)
-        if role == "down":
-            return lambda x, ends: self._collectives.sum(product(x, ends))
-        return product
+        """See WeightHome: this rank's part of every expert, of down as well."""
+        return self._home.experts(role, experts)
+
+    def mixture(self, mixed: torch.Tensor) -> torch.Tensor:
+        """See WeightHome.  Summed here and not expert by expert, as a token has several."""
+        return self._collectives.sum(self._home.mixture(mixed))
 
     def tied_head(self, table: torch.Tensor) -> Product:
         """See WeightHome: of this rank's tokens, a view of the table."""

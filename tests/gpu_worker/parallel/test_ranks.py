@@ -48,7 +48,6 @@ def together(folder: Path, alone: ModelEngine) -> Iterator[LeaderEngine]:
     ("options", "problem"),
     [
         ({"tp": 3}, "tp: 4 heads do not divide among 3 ranks"),
-        ({"tp": 2, "backend": "native"}, "tp: 2 ranks need a GPU or the torch backend: native was"),
         ({"tp": 2, "device": "cuda"}, "device: cuda cannot be had: "),
         ({"tp": 2, "fake_worker": True}, "tp: the fake worker is one process"),
     ],

@@ -19,7 +19,7 @@ from gpu_worker.parallel.shard import Shard
 from radixd.chassis.model_source import ModelSource
 from tests.gpu_worker.backends import TORCH
 from tests.gpu_worker.driver import Driver
-from tests.gpu_worker.family_models import family_oracle, save_family
+from tests.gpu_worker.family_models import FAMILIES, family_oracle, save_family
 from tests.gpu_worker.parallel.scenario import play
 from tests.gpu_worker.tiny_models import make_oracle, save
 
@@ -73,7 +73,7 @@ def test_parts_make_the_whole(name: str, size: int, tmp_path: Path) -> None:
     check_parts(save(make_oracle(**(shape | MODELS[name])), tmp_path), size)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe_sparse", "gemma2"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_parts_of_families_make_the_whole(family: str, tmp_path: Path) -> None:
     """Biases, experts, windows, caps and norms among them."""
     oracle = family_oracle(family, max_position_embeddings=512)
