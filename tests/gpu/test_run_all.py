@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu import cases_layers, run_all
+from gpu_worker.device import step_inputs
+from tests.gpu import cases_layers, run_all, speed_attention
 from tests.gpu.all_cases import checks, every_case, files_without_case, speeds
 from tests.gpu.case import Prepared
 from tests.gpu.case_worker import (
@@ -61,6 +62,12 @@ def test_aims_are_timed_first_and_titles_are_unique() -> None:
     assert set(every_case(only="SILU")) < set(every_case())
     names = [task.name for task in ENGINE_TASKS]
     assert len(set(names)) == len(names)
+
+
+def test_attention_is_cut_as_the_engine_cuts_it() -> None:
+    ours = (speed_attention.DECODE_BLOCK, speed_attention.PROMPT_BLOCK, speed_attention.SPLIT)
+    theirs = (step_inputs._DECODE_BLOCK, step_inputs._PROMPT_BLOCK)
+    assert ours == (*theirs, step_inputs.CutSizes(groups=4).split)
 
 
 def test_a_run_without_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
