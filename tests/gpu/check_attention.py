@@ -71,15 +71,13 @@ def checks() -> Iterator[Check]:
 
 def variants() -> Iterator[Variant]:
     """All kinds of pools with all sizes of pages; then heads, tiles and rules one by one."""
+    core = set(zip(KINDS, PAGE_SIZES, strict=True))
     for kind in KINDS:
         for page_size in PAGE_SIZES:
-            yield Variant(mode="decode", kind=kind, page_size=page_size, is_core=True)
+            is_core = (kind, page_size) in core
+            yield Variant(mode="decode", kind=kind, page_size=page_size, is_core=is_core)
             yield Variant(
-                mode="extend",
-                kind=kind,
-                page_size=page_size,
-                block_queries=64,
-                is_core=page_size == PAGE_SIZES[0],
+                mode="extend", kind=kind, page_size=page_size, block_queries=64, is_core=is_core
             )
         yield Variant(mode="cascade", kind=kind, block_queries=32, is_core=kind == "none")
         yield Variant(mode="decode", kind=kind, groups=2, head_dim=256, page_size=1)

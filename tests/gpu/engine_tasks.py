@@ -141,7 +141,11 @@ def _tasks() -> Iterator[EngineTask]:
                 is_core=batch == 64,
                 has_aim=mode == "graphs",
             )
-        yield EngineTask(name=f"8B {mode}, first token of 8k", run=partial(_prompt, mode))
+        yield EngineTask(
+            name=f"8B {mode}, first token of 8k",
+            run=partial(_prompt, mode),
+            is_core=mode == "graphs",
+        )
 
 
 def _decode(mode: Mode, index: int, under_test: EngineUnderTest) -> Answer:

@@ -70,20 +70,37 @@ def test_attention_is_cut_as_the_engine_cuts_it() -> None:
     assert ours == (*theirs, step_inputs.CutSizes(groups=4).split)
 
 
-def test_a_run_without_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every kind of case, interpreted: all right, one line each, the same in table and JSON."""
-    file = tmp_path / "report.json"
-    assert run_all.main(["--interpret", "--quick", "--json", str(file)]) == 0
+def interpreted(
+    capsys: pytest.CaptureFixture[str], file: Path, *options: str
+) -> list[dict[str, Any]]:
+    """Rows of a run in which all is right: one line each, the same in table and JSON."""
+    assert run_all.main(["--interpret", "--quick", "--json", str(file), *options]) == 0
     report = json.loads(file.read_text())
-    header, *rows = lines_of(capsys.readouterr().out)
+    header, *lines = lines_of(capsys.readouterr().out)
+    rows: list[dict[str, Any]] = report["rows"]
     assert header == list(COLUMNS)
-    assert [row[:2] for row in rows] == [[row["kernel"], row["case"]] for row in report["rows"]]
-    assert all(len(row) == len(COLUMNS) for row in rows)
+    assert [line[:2] for line in lines] == [[row["kernel"], row["case"]] for row in rows]
+    assert all(len(line) == len(COLUMNS) for line in lines)
     assert report["ok"] is True
-    assert {row["status"] for row in report["rows"]} == {"ok"}
-    assert {row["kernel"] for row in report["rows"]} >= {"engine", "sample", "linear"}
-    assert all(row["time_us"] is None for row in report["rows"])
-    assert len(rows) > 50
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(row["time_us"] is None for row in rows)
+    return rows
+
+
+def test_every_kernel_without_a_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.gpu.session.ENGINE_TASKS", ())
+    rows = interpreted(capsys, tmp_path / "report.json")
+    assert {row["kernel"] for row in rows} == {case.kernel for case in checks()}
+    assert len(rows) == len(every_case(is_quick=True)) > 40
+
+
+def test_the_engine_without_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small, *rows = interpreted(capsys, tmp_path / "report.json", "--only", "engine")
+    assert 0 < small["error"] < small["allowed"]
+    assert len(rows) == 3
+    assert any(row["error"] == 0.0 for row in rows)  # graphs and eager drew the same
 
 
 def test_a_broken_kernel_is_a_row_and_the_others_go_on(
