@@ -8,7 +8,7 @@ Not here: what the items are for (kernels/paged_attention.py), which rows share 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ class Rows:
         return len(self.length)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stem:
+class Stem(NamedTuple):
     """Positions whose slots neighbouring rows share, and that lie before all their queries."""
 
     first_row: int
@@ -83,11 +82,12 @@ def plan_attention(
 
     num_tokens: of the whole step, where these are not all its rows; the others are not merged.
     """
-    covered = np.zeros(len(rows), np.int64)
-    for stem in stems:
-        members = slice(stem.first_row, stem.first_row + stem.num_rows)
-        assert (covered[members] == stem.begin).all(), "stems from the root on, end to begin"
-        covered[members] = stem.end
+    ends = [0] * len(rows)  # of what stems cover of each
+    for first, num_rows, begin, end in stems:
+        members = slice(first, first + num_rows)
+        assert ends[members] == [begin] * num_rows, "stems from the root on, end to begin"
+        ends[members] = [end] * num_rows
+    covered = np.array(ends, np.int64)
     of_stems = _stem_items(rows, cuts, stems)
     items = np.concatenate([of_stems, _row_items(rows, cuts, covered)]).astype(np.int32)
     if num_tokens is None:
@@ -101,17 +101,14 @@ def _stem_items(rows: Rows, cuts: Cuts, stems: Sequence[Stem]) -> IntArray:
     Items of the same positions lie side by side, so that those who read them do so together.
     """
     tile = (cuts.stem_block_queries or cuts.block_queries) // cuts.groups
-    first_row = np.array([stem.first_row for stem in stems], np.int64)
-    last_row = first_row + np.array([stem.num_rows for stem in stems], np.int64) - 1
+    columns = np.array(stems, np.int64).reshape(-1, 4)
+    first_row, num_rows, first_position, end_position = columns.T
+    last_row = first_row + num_rows - 1
     first_query = rows.first_query[first_row].astype(np.int64)
     end_query = rows.first_query[last_row].astype(np.int64) + rows.num_queries[last_row]
     of_stem, nth = _tiles(end_query - first_query, tile)
     start = first_query[of_stem] + nth * tile
-    begin, end, tiles = _ranges(
-        np.array([stem.begin for stem in stems], np.int64)[of_stem],
-        np.array([stem.end for stem in stems], np.int64)[of_stem],
-        cuts.split,
-    )
+    begin, end, tiles = _ranges(first_position[of_stem], end_position[of_stem], cuts.split)
     order = np.lexsort((begin, of_stem[tiles]))
     begin, end, tiles = begin[order], end[order], tiles[order]
     return _stacked(

@@ -18,7 +18,7 @@ share what, which the scheduler knows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpu_worker.device.attention_plan import Stem
 
@@ -71,7 +71,7 @@ def paying(stems: Sequence[Stem], cost: StemCost) -> list[Stem]:
     ends = [0] * max((stem.first_row + stem.num_rows for stem in stems), default=0)
     for stem in stems:
         first, last = stem.first_row, stem.first_row + stem.num_rows
-        longer = replace(stem, begin=ends[first])
+        longer = stem._replace(begin=ends[first])
         if cost.saved_bytes(longer) > 0:
             chosen.append(longer)
             ends[first:last] = [stem.end] * stem.num_rows

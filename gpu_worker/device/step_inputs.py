@@ -241,8 +241,10 @@ def _among(stems: IntArray, is_decode: Any) -> list[Stem]:
     """A step's stems in places among the rows that decode, which all of their rows do."""
     place = np.cumsum(is_decode) - 1
     return [
-        Stem(first_row=int(place[first]), num_rows=count, begin=begin, end=end)
-        for first, count, begin, end in stems.tolist()
+        Stem(first, num_rows, begin, end)
+        for first, (_, num_rows, begin, end) in zip(
+            place[stems[:, 0]].tolist(), stems.tolist(), strict=True
+        )
     ]
 
 
