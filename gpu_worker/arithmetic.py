@@ -16,6 +16,11 @@ StepT = TypeVar("StepT", contravariant=True)
 class Arithmetic(Protocol[StepT]):
     """Tokens are rows.  Weights and states are of one type; logits are float32."""
 
+    def places(self, step: StepT) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Int64 token ids and positions [num_tokens] of the step, and the places [num_logits] of
+        the tokens whose logits are wanted: for who computes the rest himself."""
+        ...
+
     def embed(self, table: torch.Tensor, step: StepT) -> torch.Tensor:
         """Hidden states [num_tokens, hidden] of the step's tokens, a fresh tensor."""
         ...

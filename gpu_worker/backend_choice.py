@@ -191,6 +191,9 @@ def _triton(
     if options.weights in _BLOCKS and model.config.experts:
         problem = f"{options.weights} of a mixture of experts cannot be had on the kernels"
         raise InvalidRequest("weights", problem)
+    if options.weights in _BLOCKS and model.config.foreign_folder:
+        problem = f"{options.weights} of a family that transformers computes cannot be had"
+        raise InvalidRequest("weights", problem)
     import torch
 
     from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions

@@ -3,7 +3,7 @@
 Not here: the pool's books, sampling, plans; how anything is computed (arithmetic, weight_home).
 """
 
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -12,10 +12,24 @@ from gpu_worker.decoder_weights import DecoderWeights, Experts, FeedForward, Lay
 from gpu_worker.experts import mix_experts
 
 StepT = TypeVar("StepT")
+ContraStepT = TypeVar("ContraStepT", contravariant=True)
+
+
+class StepDecoder(Protocol[ContraStepT]):
+    """A model on an arithmetic, in two parts, of which the first may be recorded."""
+
+    def states(self, step: ContraStepT) -> torch.Tensor:
+        """Writes the KV of the step's tokens; [num_logits, ...] of those whose logits are wanted,
+        in plan order."""
+        ...
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Float32 logits [n, vocab] of n states."""
+        ...
 
 
 class Decoder(Generic[StepT]):
-    """Computes a step's tokens, ragged and in one go."""
+    """StepDecoder of our families: computes a step's tokens, ragged and in one go."""
 
     def __init__(
         self, weights: DecoderWeights, arithmetic: Arithmetic[StepT], vocab_size: int
@@ -23,10 +37,6 @@ class Decoder(Generic[StepT]):
         self._weights = weights
         self._arithmetic = arithmetic
         self._vocab_size = vocab_size
-
-    def forward(self, step: StepT) -> torch.Tensor:
-        """Writes the KV of the step's tokens; float32 logits [num_logits, vocab] in plan order."""
-        return self.logits(self.states(step))
 
     def states(self, step: StepT) -> torch.Tensor:
         """Writes the KV of the step's tokens; [num_logits, hidden] of those whose logits are

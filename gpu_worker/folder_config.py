@@ -25,8 +25,11 @@ def config_from_folder(folder: Path) -> ModelConfig:
     """
     path = folder / "config.json"
     try:
-        raw = _text_part(_read_json(path))
-        return checked(path, _config(folder, raw))
+        whole = _read_json(path)
+        try:
+            return checked(path, _config(folder, _text_part(whole)))
+        except Unsupported as error:
+            return checked(path, _foreign(folder, whole, error))
     except Unsupported as error:
         raise ModelError(path, str(error)) from None
     except KeyError as error:
@@ -48,7 +51,7 @@ def _text_part(raw: Raw) -> Raw:
             **raw.get("text_config", {}),
             **{key: raw[key] for key in ("tie_word_embeddings", "eos_token_id") if key in raw},
         }
-    if raw.get("quantization_config") or text.get("quantization_config"):
+    if _is_quantised(raw):
         raise Unsupported("quantized safetensors are not supported")
     model_type = text.get("model_type")
     family = FAMILIES.get(str(model_type))
@@ -60,6 +63,30 @@ def _text_part(raw: Raw) -> Raw:
         key = family.activation_key
         raise Unsupported(f"{key} {activation} is not supported, only {family.activation}")
     return {**family.defaults, **text}
+
+
+def _foreign(folder: Path, raw: Raw, why_not_ours: Unsupported) -> ModelConfig:
+    """The configuration of a model that transformers is to compute.
+
+    Raises:
+        Unsupported: it cannot; says why we cannot, and why transformers cannot.
+    """
+    if _is_quantised(raw):
+        raise why_not_ours
+    from gpu_worker.foreign.attention_seam import ForeignModelRefused  # late: takes seconds
+    from gpu_worker.foreign.foreign_config import foreign_config
+
+    try:
+        return foreign_config(
+            folder, num_known_ids=_num_known_ids(folder), eos_token_ids=_eos(folder, raw)
+        )
+    except ForeignModelRefused as error:
+        raise Unsupported(f"{why_not_ours}; {error}") from None
+
+
+def _is_quantised(raw: Raw) -> bool:
+    text = raw.get("text_config") or {}
+    return bool(raw.get("quantization_config") or text.get("quantization_config"))
 
 
 def _config(folder: Path, raw: Raw) -> ModelConfig:
@@ -163,10 +190,15 @@ def _max_length(raw: Raw, scaling: RopeScaling | None) -> int:
 
 
 def _vocab_size(folder: Path, num_embeddings: int) -> int:
-    """Ids that the tokenizer beside the weights knows; embeddings are often padded beyond."""
+    """Ids that may be sampled; embeddings are often padded beyond."""
+    return min(_num_known_ids(folder) or num_embeddings, num_embeddings)
+
+
+def _num_known_ids(folder: Path) -> int:
+    """Ids that the tokenizer beside the weights knows; 0: there is none that says so."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        return num_embeddings
+        return 0
     tokenizer = _read_json(path)
     vocab = (tokenizer.get("model") or {}).get("vocab") or {}
     if isinstance(vocab, list):  # unigram models list (token, score)
@@ -174,8 +206,7 @@ def _vocab_size(folder: Path, num_embeddings: int) -> int:
     else:
         highest = max(map(int, vocab.values()), default=-1)
     added = (int(token["id"]) for token in tokenizer.get("added_tokens") or [])
-    known = max(highest, max(added, default=-1)) + 1
-    return min(known, num_embeddings) if known else num_embeddings
+    return max(highest, max(added, default=-1)) + 1
 
 
 def _eos(folder: Path, raw: Raw) -> tuple[int, ...]:

@@ -96,6 +96,9 @@ class ModelConfig:
     """What embeddings are multiplied by, rounded to their type first."""
     gate: Gate = "silu"
     experts: ExpertRules | None = None
+    foreign_folder: Path | None = None
+    """Whence transformers reads and computes the model, as none of our families is like it; what is
+    said of habits above is then that of its attention alone."""
 
     @property
     def num_groups(self) -> int:
@@ -117,7 +120,9 @@ class ModelConfig:
         return self.windows[layer] if self.windows else 0
 
     def rope(self, layer: int) -> Rope:
-        """The rotary embedding of a layer."""
+        """The rotary embedding of a layer; theta 0: the layer does not turn anything."""
+        if self.foreign_folder is not None:
+            return Rope(theta=0.0)
         if self.local_rope is not None and self.window(layer):
             return self.local_rope
         return Rope(theta=self.rope_theta, scaling=self.rope_scaling)
@@ -144,6 +149,7 @@ class ModelConfig:
     def beyond_llama(self) -> tuple[str, ...]:
         """What the model asks for that a plain Llama does not, in words."""
         asked: Mapping[str, object] = {
+            "a family that transformers computes": self.foreign_folder,
             "sliding windows": any(self.windows),
             "another attention scale": self.query_scale,
             "soft caps": self.attention_soft_cap or self.logit_soft_cap,

@@ -17,7 +17,9 @@ def rope_tables(
     """
     # In fp32 throughout, as the models were trained: more exact angles would be other angles.
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = np.float32(1.0) / np.float32(rope.theta) ** exponents
+    frequencies = np.zeros_like(exponents)
+    if rope.theta:
+        frequencies = np.float32(1.0) / np.float32(rope.theta) ** exponents
     if factors is not None:
         frequencies = frequencies / factors
     size = np.float32(1.0)

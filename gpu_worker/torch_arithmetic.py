@@ -63,6 +63,8 @@ class TorchStep:
 
     token_ids: torch.Tensor
     """int64 [num_tokens]"""
+    positions: torch.Tensor
+    """int64 [num_tokens]"""
     out_slots: torch.Tensor
     """int64 [num_tokens]"""
     rotations: Mapping[Rope, tuple[torch.Tensor, torch.Tensor]]
@@ -104,6 +106,7 @@ class TorchArithmetic:
         ]
         return TorchStep(
             token_ids=_index(step.token_ids),
+            positions=positions,
             out_slots=_index(step.out_slots),
             rotations={
                 rope: (
@@ -114,6 +117,10 @@ class TorchArithmetic:
             },
             logit_tokens=_index(wanted),
         )
+
+    def places(self, step: TorchStep) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See Arithmetic."""
+        return step.token_ids, step.positions, step.logit_tokens
 
     def embed(self, table: torch.Tensor, step: TorchStep) -> torch.Tensor:
         """See Arithmetic."""

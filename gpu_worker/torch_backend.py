@@ -10,10 +10,9 @@ import torch
 from gpu_worker.attention import TorchAttention
 from gpu_worker.backend import KvDtype
 from gpu_worker.blocks import FloatArray, WeightFormat
-from gpu_worker.decoder import Decoder
-from gpu_worker.decoder_weights import load_weights
 from gpu_worker.host_runner import HostRunner
 from gpu_worker.kv_pool import KvPool
+from gpu_worker.loaded_model import load_model
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.torch_arithmetic import TorchArithmetic, TorchHome
@@ -40,7 +39,14 @@ class TorchBackend:
         poison: bool = False,
         in_home: Callable[[WeightHome], WeightHome] = lambda home: home,
     ) -> None:
-        weights = load_weights(config, reader, in_home(TorchHome()))
+        model = load_model(
+            config,
+            reader,
+            in_home(TorchHome()),
+            device=torch.device(self.device),
+            dtype=torch.float32,
+        )
+        config = model.config
         self._pool = KvPool(config, num_slots, poison=poison)
         self.num_slots = num_slots
         self.kv_bytes_per_slot = self._pool.bytes_per_slot
@@ -49,9 +55,9 @@ class TorchBackend:
             self._pool,
             TorchAttention(config),
             max_length=max_length,
-            rope_factors=weights.rope_factors,
+            rope_factors=model.rope_factors,
         )
-        self._decoder = Decoder(weights, self._arithmetic, config.vocab_size)
+        self._decoder = model.on(self._arithmetic)
         self._forward_ns = 0
 
     def runner(self, table: RowTable) -> HostRunner:
@@ -62,8 +68,8 @@ class TorchBackend:
         """See Backend."""
         started_ns = time.perf_counter_ns()
         with torch.inference_mode():
-            begun = self._arithmetic.begin_step(step)
-            logits: FloatArray = self._decoder.forward(begun).numpy()
+            states = self._decoder.states(self._arithmetic.begin_step(step))
+            logits: FloatArray = self._decoder.logits(states).numpy()
         self._forward_ns = time.perf_counter_ns() - started_ns
         return logits
 

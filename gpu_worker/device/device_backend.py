@@ -9,8 +9,6 @@ import torch
 
 from gpu_worker.backend import KvDtype, Precision
 from gpu_worker.blocks import BlockKind, FloatArray
-from gpu_worker.decoder import Decoder
-from gpu_worker.decoder_weights import load_weights
 from gpu_worker.device.decode_graphs import CallRecorder, GraphRecorder, Recorder, Shape
 from gpu_worker.device.device_forward import DeviceForward
 from gpu_worker.device.device_home import DeviceHome, runs_stay_there
@@ -25,6 +23,7 @@ from gpu_worker.device.stem_cost import StemCost, partial_bytes
 from gpu_worker.device.step_inputs import CutSizes, blocks
 from gpu_worker.device.step_sampler import StepSampler
 from gpu_worker.device.transfers import Staging
+from gpu_worker.loaded_model import load_model
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
 from gpu_worker.weight_home import WeightHome
@@ -87,7 +86,6 @@ class DeviceBackend:
             ModelError: a weight cannot be read.
             NoRoom: there is no room for a pool.
         """
-        self._config = config
         self._options = options
         self._device = torch.device(options.device)
         self.name = f"triton {options.device}"
@@ -102,7 +100,9 @@ class DeviceBackend:
             device=self._device,
         )
         self._forward_ns = 0
-        self._weights = load_weights(config, reader, options.in_home(self._home(reader)))
+        home = options.in_home(self._home(config, reader))
+        self._model = load_model(config, reader, home, device=self._device, dtype=options.dtype)
+        self._config = self._model.config
         if options.fit is None:
             self._make_pool(options.num_slots)
         else:
@@ -116,7 +116,7 @@ class DeviceBackend:
             )
             self._make_pool(options.agree(slots))
 
-    def _home(self, reader: WeightReader) -> WeightHome:
+    def _home(self, config: ModelConfig, reader: WeightReader) -> WeightHome:
         options = self._options
         plain = DeviceHome(
             self._device, options.dtype, deterministic=options.deterministic
@@ -127,7 +127,7 @@ class DeviceBackend:
             plain,
             self._device,
             self._options.blocks,
-            keep_int8=mostly_int4(self._config, reader),
+            keep_int8=mostly_int4(config, reader),
             deterministic=self._options.deterministic,
         )
 
@@ -148,10 +148,10 @@ class DeviceBackend:
             self._pool,
             self._device,
             max_length=self._options.max_length,
-            rope_factors=self._weights.rope_factors,
+            rope_factors=self._model.rope_factors,
         )
         self._forward = DeviceForward(
-            Decoder(self._weights, arithmetic, self._config.vocab_size),
+            self._model.on(arithmetic),
             self._rows,
             self._sizes(),
             _recorder(self._device) if self._options.graphs and not self._waits() else None,
@@ -159,6 +159,8 @@ class DeviceBackend:
 
     def _waits(self) -> bool:
         """Whether a step waits for the device on its way, so that it cannot be recorded."""
+        if self._config.foreign_folder is not None:
+            return True  # nobody here knows
         options = self._options
         stays = not options.deterministic and runs_stay_there(self._device, options.dtype)
         return self._config.experts is not None and not stays

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpu_worker.decoder import Decoder
+from gpu_worker.decoder import StepDecoder
 from gpu_worker.device.decode_graphs import DecodeGraphs, Recorder
 from gpu_worker.device.row_store import RowStore
 from gpu_worker.device.step_inputs import (
@@ -39,7 +39,7 @@ class DeviceForward:
 
     def __init__(
         self,
-        decoder: Decoder[StepInputs],
+        decoder: StepDecoder[StepInputs],
         rows: RowStore,
         sizes: CutSizes,
         recorder: Recorder | None,

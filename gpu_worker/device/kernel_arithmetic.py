@@ -46,6 +46,10 @@ class KernelArithmetic:
             for window in config.distinct_windows
         }
 
+    def places(self, step: StepInputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See Arithmetic."""
+        return step.token_ids.long(), step.positions.long(), step.logit_tokens.long()
+
     def embed(self, table: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """See Arithmetic."""
         # Rounded to the type of the weights, as the models were trained.

@@ -37,6 +37,8 @@ def check_split(config: ModelConfig, num_ranks: int) -> None:
         InvalidRequest: names `tp`.
     """
     heads, kv_heads = config.num_heads, config.num_kv_heads
+    if num_ranks > 1 and config.foreign_folder is not None:
+        raise InvalidRequest("tp", "a family that transformers computes has one rank only")
     if num_ranks > heads:
         raise InvalidRequest("tp", f"{num_ranks} ranks are more than the model's {heads} heads")
     if heads % num_ranks:

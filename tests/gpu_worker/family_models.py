@@ -13,7 +13,7 @@ VOCAB = 97
 WINDOW = 6
 """Shorter than what the tests compute."""
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -87,7 +87,7 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
 def family_oracle(family: str, **changes: Any) -> PreTrainedModel:
     """The model of a family, with weights of norms and biases that are not trivial."""
     torch.manual_seed(3)
-    config = AutoConfig.for_model(**(_SIZES | FAMILIES[family] | changes))
+    config = AutoConfig.for_model(**(SIZES | FAMILIES[family] | changes))
     oracle = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     return spread(oracle)
 
