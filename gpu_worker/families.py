@@ -19,6 +19,10 @@ class Unsupported(Exception):
     """What a model asks for and we do not compute."""
 
 
+class UnknownFamily(Unsupported):
+    """A model of a family that is none of ours; transformers may compute it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """How to read one kind of config.json."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.families import FAMILIES, Unsupported
+from gpu_worker.families import FAMILIES, UnknownFamily, Unsupported
 from gpu_worker.model_config import ModelConfig, Rope, RopeScaling, checked
 from protos.errors import ModelError
 
@@ -28,7 +28,7 @@ def config_from_folder(folder: Path) -> ModelConfig:
         whole = _read_json(path)
         try:
             return checked(path, _config(folder, _text_part(whole)))
-        except Unsupported as error:
+        except UnknownFamily as error:
             return checked(path, _foreign(folder, whole, error))
     except Unsupported as error:
         raise ModelError(path, str(error)) from None
@@ -57,7 +57,7 @@ def _text_part(raw: Raw) -> Raw:
     family = FAMILIES.get(str(model_type))
     if family is None:
         known = ", ".join(FAMILIES)
-        raise Unsupported(f"model_type {model_type} is not supported, only {known}")
+        raise UnknownFamily(f"model_type {model_type} is not supported, only {known}")
     activation = text.get(family.activation_key, family.activation)
     if activation != family.activation:
         key = family.activation_key
@@ -65,14 +65,12 @@ def _text_part(raw: Raw) -> Raw:
     return {**family.defaults, **text}
 
 
-def _foreign(folder: Path, raw: Raw, why_not_ours: Unsupported) -> ModelConfig:
+def _foreign(folder: Path, raw: Raw, why_not_ours: UnknownFamily) -> ModelConfig:
     """The configuration of a model that transformers is to compute.
 
     Raises:
         Unsupported: it cannot; says why we cannot, and why transformers cannot.
     """
-    if _is_quantised(raw):
-        raise why_not_ours
     from gpu_worker.foreign.attention_seam import ForeignModelRefused  # late: takes seconds
     from gpu_worker.foreign.foreign_config import foreign_config
 

@@ -10,6 +10,9 @@ from typing import Any
 from gpu_worker.foreign.attention_seam import ForeignModelRefused
 from gpu_worker.model_config import ModelConfig
 
+_MOVING = {"dynamic", "longrope"}
+"""Scalings whose keys depend on the text they are part of, so that none can be kept."""
+
 
 def foreign_config(
     folder: Path, *, num_known_ids: int, eos_token_ids: tuple[int, ...]
@@ -26,12 +29,15 @@ def foreign_config(
 
     try:
         raw = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # whatever somebody else's code says to a file of anybody's
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ForeignModelRefused(f"transformers cannot read it: {reason}") from None
     if raw.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or raw.is_encoder_decoder:
         raise ForeignModelRefused("transformers knows no decoder of it")
     text = raw.get_text_config(decoder=True)
+    moving = _MOVING & set(_rope_types(getattr(text, "rope_parameters", None)))
+    if moving:
+        raise ForeignModelRefused(f"{min(moving)} scaling turns a token by the length around it")
     num_heads, hidden_size = _number(text, "num_attention_heads"), _number(text, "hidden_size")
     num_embeddings = _number(text, "vocab_size")
     return ModelConfig(
@@ -50,6 +56,14 @@ def foreign_config(
         eos_token_ids=eos_token_ids,
         foreign_folder=folder,
     )
+
+
+def _rope_types(parameters: Any) -> list[str]:
+    """Kinds of scaling, of layers of each type where they differ."""
+    if not isinstance(parameters, dict):
+        return []
+    found = [kind for part in parameters.values() for kind in _rope_types(part)]
+    return [*found, str(parameters.get("rope_type"))]
 
 
 def _number(config: Any, name: str) -> int:

@@ -119,6 +119,19 @@ def test_rows_of_padding_are_not_sampled(tmp_path: Path) -> None:
         ("bert", {"is_decoder": False}, "others than the latest"),
         ("bloom", {}, "0 of its 2 layers"),
         ("mamba", {}, "more than keys and values"),
+        (
+            "phi3",
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 1e4,
+                    "short_factor": [1.0] * 4,
+                    "long_factor": [2.0] * 4,
+                    "original_max_position_embeddings": 64,
+                }
+            },
+            "longrope scaling turns",
+        ),
     ],
 )
 def test_what_a_pool_cannot_stand_in_for_is_refused(

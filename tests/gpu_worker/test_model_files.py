@@ -104,7 +104,10 @@ def test_damaged_index(source: ModelSource, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model_type": "gpt2"}, "model_type gpt2 is not supported, only llama, mistral, qwen2,"),
+        ({"model_type": "gpt9"}, "model_type gpt9 is not supported, only llama, mistral, qwen2,"),
+        ({"model_type": "gpt9"}, "transformers cannot read it: "),
+        ({"model_type": "t5"}, "transformers knows no decoder of it"),
+        ({"model_type": "gpt2"}, "tensor transformer.h.0.attn.c_attn.bias is missing"),
         ({"model_type": ["llama"]}, "model_type ['llama'] is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act gelu"),
         ({"attention_bias": True}, "tensor model.layers.0.self_attn.q_proj.bias is missing"),
