@@ -103,6 +103,8 @@ def _loaded(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> An
             use_safetensors=True,
             output_loading_info=True,
         )
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:  # whatever somebody else's code says to files of anybody's
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ForeignModelRefused(f"transformers cannot load it: {reason}") from None

@@ -1,6 +1,7 @@
 """Models of families that only transformers computes, over our pool: same logits as alone with it,
 and a refusal of those whose tokens know of each other by other ways."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -119,19 +120,6 @@ def test_rows_of_padding_are_not_sampled(tmp_path: Path) -> None:
         ("bert", {"is_decoder": False}, "others than the latest"),
         ("bloom", {}, "0 of its 2 layers"),
         ("mamba", {}, "more than keys and values"),
-        (
-            "phi3",
-            {
-                "rope_parameters": {
-                    "rope_type": "longrope",
-                    "rope_theta": 1e4,
-                    "short_factor": [1.0] * 4,
-                    "long_factor": [2.0] * 4,
-                    "original_max_position_embeddings": 64,
-                }
-            },
-            "longrope scaling turns",
-        ),
     ],
 )
 def test_what_a_pool_cannot_stand_in_for_is_refused(
@@ -139,6 +127,16 @@ def test_what_a_pool_cannot_stand_in_for_is_refused(
 ) -> None:
     source = save_family(oracle_of(model_type, **changes), tmp_path)
     with pytest.raises(ModelError, match=reason):
+        driver_of(source, TORCH)
+
+
+def test_scaling_that_moves_is_refused(tmp_path: Path) -> None:
+    source = save_family(oracle_of("mixtral"), tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}
+    path.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="dynamic scaling turns a token by the length around it"):
         driver_of(source, TORCH)
 
 
