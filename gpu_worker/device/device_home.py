@@ -60,12 +60,14 @@ class DeviceHome:
         """See WeightHome."""
         if self._deterministic:
             return by_loop([self.matrix(role, parts) for parts in experts])
-        weights = torch.stack([self._joined(parts) for parts in experts])
-        num_bytes = weights.element_size()
-        odd = [size for size in weights.shape[1:] if size * num_bytes % _ALIGNMENT]
+        shape = (sum(part.shape[0] for part in experts[0]), experts[0][0].shape[1])
+        odd = [size for size in shape if size * self._dtype.itemsize % _ALIGNMENT]
         if odd:
             problem = f"experts of {odd[0]} inputs or outputs are not whole 16 bytes"
             raise ModelError(experts[0][0].name, problem)
+        weights = torch.empty(len(experts), *shape, dtype=self._dtype, device=self._device)
+        for weight, parts in zip(weights, experts, strict=True):
+            weight.copy_(self._joined(parts))  # one after the other: they fill most of the memory
         turned = weights.transpose(1, 2)
         return lambda x, ends: F.grouped_mm(x, turned, offs=ends)
 
