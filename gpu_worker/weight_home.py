@@ -1,18 +1,16 @@
 """The seam between a model's files and whoever multiplies: where weights go as they are read.
 
-A home gets each matrix as the parts that the files have, unread, and gives a product.  What else
-may live in one, without a word in the decoder:
+A home gets each matrix as the parts that the files have, unread, and gives a product.  What
+lives in one, without a word in the decoder:
 
-    quantised products   take `MatrixSource.read_blocks` instead of `read`, where there are blocks
-    tensor parallelism   of qkv and gate_up keep this rank's rows of every part, so that its heads
-                         and its part of the feed-forward are local (`KvPool` and the arithmetic
-                         then get a configuration with the local heads); of attention_out and down
-                         keep its columns and sum the results over all ranks, bias once, those
-                         of experts when they are mixed; of head
-                         keep its rows and join the results; replicate vectors, table and router
-    determinism          give products whose order of sums does not depend on the number of rows
-
-`read_bias` goes with the rows of `read`.
+    quantised products   `MatrixSource.read_blocks` instead of `read`, where there are blocks
+                         (device.quantised_home)
+    tensor parallelism   a rank's rows of qkv, gate_up and head, its columns of attention_out and
+                         down, from a reader that gives no more; results are summed, or joined for
+                         the head; vectors, table and router are whole (parallel.sharded_home).  The
+                         pool and the arithmetic then get a configuration with the rank's heads
+    determinism          products whose order of sums does not depend on the number of rows (ops,
+                         device.device_home)
 
 Not here: which matrices a model has (decoder_weights), the products (ops, device.device_home).
 """
