@@ -51,13 +51,17 @@ def main(argv: list[str]) -> int:
 
         engine = load_rank(settings, int(rank), int(port))
     except RadixdError as error:
-        return _tell(link, Kind.REFUSED, str(error), USAGE_EXIT_STATUS)
+        time.sleep(GRACE_S)  # see there
+        link.send(Kind.REFUSED, str(error).encode())
+        return USAGE_EXIT_STATUS
     link.send(Kind.READY)
     try:
         follow(engine, lambda timeout_s: _next(inbox, timeout_s))
     except Exception as error:
+        time.sleep(GRACE_S)  # where another rank's death is the cause, this one ends here
         structlog.get_logger(__name__).exception("step_crashed")
-        return _tell(link, Kind.FAILED, one_line(error), LOST_EXIT_STATUS)
+        link.send(Kind.FAILED, one_line(error).encode())
+        return LOST_EXIT_STATUS
 
 
 def follow(engine: Engine, receive: Callable[[float | None], Message | None]) -> NoReturn:
@@ -98,12 +102,6 @@ def _next(inbox: "queue.SimpleQueue[Message]", timeout_s: float | None) -> Messa
         return inbox.get(timeout=timeout_s)
     except queue.Empty:
         return None
-
-
-def _tell(link: Link, kind: Kind, problem: str, status: int) -> int:
-    time.sleep(GRACE_S)  # see there
-    link.send(kind, problem.encode())
-    return status
 
 
 if __name__ == "__main__":

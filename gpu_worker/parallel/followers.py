@@ -150,7 +150,7 @@ class Followers:
             if kind == Kind.READY:
                 self._ready.release()
             elif kind == Kind.REFUSED:
-                self._lose(USAGE_EXIT_STATUS, body.decode())
+                self._lose(USAGE_EXIT_STATUS, f"{body.decode()} ({who})")
             elif kind == Kind.FAILED:
                 self._lose(LOST_EXIT_STATUS, f"{who} failed: {body.decode()}: the group stops")
         status = process.wait()

@@ -114,7 +114,7 @@ def test_a_rank_that_refuses_ends_the_start(start: Start, ends: Ends) -> None:
     followers = start(LOYAL, REFUSING)
     with pytest.raises(GroupLost):
         followers.await_ready()
-    assert ends.only() == (2, "model: no memory")
+    assert ends.only() == (2, "model: no memory (tensor-parallel rank 2)")
 
 
 def test_a_rank_that_dies_while_it_loads_ends_the_start(start: Start, ends: Ends) -> None:

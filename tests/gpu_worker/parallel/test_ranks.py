@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from gpu_worker.__main__ import build_engine
 from gpu_worker.engine import PlanError
 from gpu_worker.model_engine import ModelEngine
+from gpu_worker.parallel import start
 from gpu_worker.parallel.leader import LeaderEngine
 from gpu_worker.parallel.start import lead_group
 from protos.errors import InvalidRequest
@@ -59,6 +61,14 @@ def test_bad_numbers_are_refused_before_a_process_starts(
     with pytest.raises(InvalidRequest) as refused:
         build_engine(Settings(model=str(folder), **options))
     assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.usefixtures("alone")
+def test_more_ranks_than_gpus_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "find_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InvalidRequest, match="tp: 4 ranks need a GPU each, there are 2"):
+        lead_group(Settings(model=str(folder), tp=4))
 
 
 def test_two_ranks_say_what_one_says(alone: ModelEngine, together: LeaderEngine) -> None:
