@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,6 +148,11 @@ def test_what_does_not_divide_is_refused_by_name(num_ranks: int, problem: str) -
     with pytest.raises(InvalidRequest, match="tp: ") as refused:
         check_split(CONFIG, num_ranks)
     assert refused.value.message == problem
+
+
+def test_a_foreign_family_has_one_rank() -> None:
+    with pytest.raises(InvalidRequest, match="tp: a family that transformers computes has one"):
+        check_split(replace(CONFIG, foreign_folder=Path("somewhere")), 2)
 
 
 def test_kv_heads_that_straddle_ranks_are_refused() -> None:
