@@ -32,9 +32,10 @@ LETTERS = grammar_of(Constraint(kind="regex", text="[ab][cd](xyz)+"))
 
 HOT = SamplingParams(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=11, logprobs=2)
 PENALISED = SamplingParams(
-    temperature=0.2, seed=12, repetition_penalty=1.5, frequency_penalty=4.0, presence_penalty=2.0,
-    min_tokens=6, logit_bias=((3, 6.0), (9, -100.0), (40, 12.0)), logprobs=0,
+    temperature=0.2, seed=12, repetition_penalty=1.5, frequency_penalty=6.0, presence_penalty=4.0,
+    min_tokens=6, logit_bias=((3, 6.0), (9, -100.0), (40, 12.0), (41, 11.0)), logprobs=0,
 )  # fmt: skip
+"""Without its penalties it would say 41 again and again."""
 STOPS = tuple(range(0, 256, 2))
 """Half of what can be said; not before `min_tokens`."""
 SPELLED = SamplingParams(temperature=0.8, seed=13, grammar=LETTERS, min_tokens=3)
@@ -118,7 +119,11 @@ class Story:
         scores = [*prompts["g"][1:], -1]
         step(self.first("h", hot), Part(greedy, prompts["g"], next_ids=scores))
         penalised = self.open("p", 2, PENALISED)
-        step(Part(hot, [-1]), Part(greedy, [-1]), self.first("p", penalised))
+        right = self.continuation("p", PENALISED, 10)
+        assert right[0] == 41
+        first = Part(penalised, prompts["p"], drafts=right[:2])
+        step(Part(hot, [-1]), Part(greedy, [-1]), first)
+        assert self.driver.num_sampled == [1, 1, 3]
         spelled = self.open("s", 4, SPELLED)
         said = step(Part(penalised, [-1]), Part(hot, [-1]), self.first("s", spelled))
         said += step(*(Part(row, [-1]) for row in (hot, spelled, penalised)))
@@ -132,10 +137,10 @@ class Story:
         right = self.continuation("g", SCORED, 8)
         step(Part(greedy, [-1], drafts=[*right[2:4], 7]), Part(penalised, [-1]))
         assert self.driver.num_sampled == [3, 1]
-        right = self.continuation("p", PENALISED, 8)
+        right = self.continuation("p", PENALISED, 10)
         spelling = self.continuation("s", SPELLED, 6)
         step(
-            Part(penalised, [-1], drafts=[*right[4:6], right[7]]),
+            Part(penalised, [-1], drafts=[*right[6:8], right[9]]),
             Part(spelled, [-1], drafts=[spelling[2], spelling[3], 2, 5]),
             Part(greedy, [-1]),
         )
