@@ -22,8 +22,8 @@ Compute = Callable[[StepColumns, Mapping[str, torch.Tensor]], torch.Tensor]
 
 MOST_ITEMS = 1 << 14
 """Of an attention: steps with more are long enough not to be recorded."""
-
-
+_ROW_ROOM = 8
+"""Least room for items of a row, where any has more than one: some 4000 tokens a row."""
 _STEM_ROOM = 64
 """Least room for items of stems, where there are any."""
 
@@ -122,6 +122,12 @@ class DecodeGraphs:
             return None
         return columns.filled(shape.items, shape.stem_items, shape.partials)
 
+    def with_room(self, columns: StepColumns) -> tuple[StepColumns, StepColumns]:
+        """A step of rows that nobody asked for in the two shapes that most steps have."""
+        num_rows = len(columns.tokens["token_ids"])
+        room = min(_ROW_ROOM * num_rows, MOST_ITEMS)
+        return columns.filled(num_rows, 0, 0), columns.filled(room, 0, room)
+
     def run(self, columns: StepColumns, there: torch.Tensor) -> torch.Tensor:
         """States of a step that `fitted` gave; they are valid until the next one is run.
 
@@ -152,12 +158,19 @@ def shape_of(columns: StepColumns) -> Shape | None:
     num_rows = len(columns.tokens["token_ids"])
     if not columns.num_partials:
         return Shape(rows=num_rows, items=num_rows, partials=0)
-    # Room doubles: programs that find no item of theirs cost little, but not nothing.
-    most = max(columns.num_items, columns.num_partials, 2 * num_rows)
-    room = 1 << (most - 1).bit_length()
-    if room > MOST_ITEMS:
+    most = max(columns.num_items, columns.num_partials)
+    if most > MOST_ITEMS:
         return None
-    stem_room = _STEM_ROOM if columns.num_stem_items else 0
-    while stem_room < columns.num_stem_items:
-        stem_room *= 4  # fewer shapes to record than if it doubled
+    room = min(_room(most, _ROW_ROOM * num_rows), MOST_ITEMS)
+    num_stem_items = columns.num_stem_items
+    stem_room = _room(num_stem_items, _STEM_ROOM) if num_stem_items else 0
     return Shape(rows=num_rows, items=room, partials=room, stem_items=stem_room)
+
+
+def _room(most: int, least: int) -> int:
+    """Grows by fours: programs that find no item of theirs cost little, but not nothing; and each
+    shape takes time to record, mostly while requests wait."""
+    room = least
+    while room < most:
+        room *= 4
+    return room

@@ -68,14 +68,14 @@ class DeviceForward:
         return Prepared(columns if fitted is None else fitted, num_logits, fitted is not None)
 
     def record_all(self, staging: Staging) -> None:
-        """Records steps of every number of rows, as long as the context of each is one item; the
+        """Records steps of every number of rows, without stems and up to middling contexts; the
         largest first, in whose memory the others find room."""
         if self.graphs is None:
             return
         for num_rows in reversed(self.graphs.sizes):
-            columns = self._filled(EMPTY_STEP, num_rows)
-            flat, _ = staging.send(columns.columns())
-            self.graphs.run(columns, flat)
+            for columns in self.graphs.with_room(self._filled(EMPTY_STEP, num_rows)):
+                flat, _ = staging.send(columns.columns())
+                self.graphs.run(columns, flat)
 
     def logits(
         self, prepared: Prepared, flat: torch.Tensor, there: Mapping[str, torch.Tensor]

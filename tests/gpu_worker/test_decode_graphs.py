@@ -10,7 +10,15 @@ import torch
 
 from gpu_worker.device.decode_graphs import CallRecorder, DecodeGraphs, Shape, buckets, shape_of
 from gpu_worker.device.device_backend import DeviceBackend
-from gpu_worker.device.step_inputs import CutSizes, StepColumns, step_columns, step_inputs
+from gpu_worker.device.device_forward import DeviceForward
+from gpu_worker.device.row_store import RowStore
+from gpu_worker.device.step_inputs import (
+    CutSizes,
+    StepColumns,
+    StepInputs,
+    step_columns,
+    step_inputs,
+)
 from gpu_worker.device.transfers import Staging
 from gpu_worker.row_table import Step
 from kernels.attention_inputs import AttentionRules, PagedKv
@@ -21,7 +29,7 @@ from tests.gpu_worker.test_device_engine import device_backend
 CPU = torch.device("cpu")
 MAX_ROWS, WIDTH, HEAD_DIM, GROUPS = 9, 70, 16, 2
 LENGTHS = ((70, 69, 33, 16, 17, 5, 50, 12), (60, 2, 9), (4, 9), (1,), (9, 8, 7, 6, 40))
-"""In turn: many rows with parts; fewer; all of them whole; one; many, but of fewer parts."""
+"""In turn: many rows with parts; fewer; all of them whole; one; the first shape again."""
 SIZES = CutSizes(groups=GROUPS, split=16, windows=(0, 20))
 
 
@@ -85,11 +93,10 @@ def test_rows_are_those_of_a_step_that_is_not_filled_up() -> None:
         states = graphs.run(columns, flat)[: len(lengths)]
         torch.testing.assert_close(states, wanted, atol=2e-6, rtol=1e-5)
     assert graphs.shapes == (
-        Shape(rows=8, items=32, partials=32),
-        Shape(rows=4, items=8, partials=8),
+        Shape(rows=8, items=64, partials=64),
+        Shape(rows=4, items=32, partials=32),
         Shape(rows=2, items=2, partials=0),
         Shape(rows=1, items=1, partials=0),
-        Shape(rows=8, items=16, partials=16),
     )
 
 
@@ -99,10 +106,35 @@ def test_sizes_reach_the_most_rows() -> None:
     assert buckets(32) == (1, 2, 4, 8, 16, 24, 32)
 
 
+def test_room_grows_by_fours_to_a_limit() -> None:
+    sizes = CutSizes(groups=1, split=1)
+    for num_rows, length, room in ((1, 9, 32), (1, 70, 128), (300, 50, 1 << 14)):
+        step = decodes([length] * num_rows)
+        columns = step_columns(step, sizes, WIDTH, fill_to=num_rows, dump_row=num_rows)
+        assert shape_of(columns) == Shape(rows=num_rows, items=room, partials=room)
+
+
 def test_contexts_of_too_many_items_are_not_recorded() -> None:
     sizes = CutSizes(groups=1, split=1)
     columns = step_columns(decodes([70] * 300), sizes, WIDTH, fill_to=304, dump_row=300)
     assert shape_of(columns) is None
+
+
+class NoLayers:
+    """A decoder of which nothing is asked but that it is there."""
+
+    def states(self, step: StepInputs) -> torch.Tensor:
+        return torch.zeros(len(step.token_ids), 1)
+
+
+def test_what_most_steps_need_is_recorded_at_start() -> None:
+    rows = RowStore(max_rows=3, max_length=WIDTH, vocab_size=9, device=CPU)
+    forward = DeviceForward(NoLayers(), rows, SIZES, CallRecorder())  # type: ignore[arg-type]
+    forward.record_all(Staging(CPU))
+    assert forward.graphs is not None
+    found = [(shape.rows, shape.items, shape.partials) for shape in forward.graphs.shapes]
+    assert found == [(3, 3, 0), (3, 24, 24), (2, 2, 0), (2, 16, 16), (1, 1, 0), (1, 8, 8)]
+    assert not rows.slots.any()
 
 
 @pytest.fixture
@@ -113,10 +145,8 @@ def backends() -> tuple[DeviceBackend, DeviceBackend]:
 def test_a_model_gives_the_same_logits_recorded_or_not(
     backends: tuple[DeviceBackend, DeviceBackend],
 ) -> None:
-    backends[0].record_steps()
-    assert [shape.rows for shape in backends[0].shapes] == [6, 4, 2, 1]
-    for lengths in ([1, 1, 1, 1, 1], [2, 2, 2], [1], [3]):
+    for lengths in ([1, 1, 1, 1, 1], [2, 2, 2], [3]):
         ours, theirs = (backend.forward(decodes(lengths)) for backend in backends)
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
         assert np.isfinite(ours).all()
-    assert [len(backend.shapes) for backend in backends] == [4, 0]
+    assert [len(backend.shapes) for backend in backends] == [3, 0]
