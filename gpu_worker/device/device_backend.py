@@ -23,6 +23,7 @@ from gpu_worker.device.stem_cost import StemCost, partial_bytes
 from gpu_worker.device.step_inputs import CutSizes, blocks
 from gpu_worker.device.step_sampler import StepSampler
 from gpu_worker.device.transfers import Staging
+from gpu_worker.device.warm_up import warm_up
 from gpu_worker.loaded_model import load_model
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_table import RowTable, Step
@@ -190,13 +191,16 @@ class DeviceBackend:
         return replace(sizes, stems=cost if self.least_stem_tokens else None)
 
     def runner(self, table: RowTable) -> DeviceRunner:
-        """See Backend; what can be recorded before the first step is, where that takes long."""
-        if self._device.type == "cuda":
-            self.record_steps()
+        """See Backend; what a request would wait for the first time is done now, where that takes
+        long."""
         sampler = StepSampler(
             self._rows, table, vocab_size=self._config.vocab_size, device=self._device
         )  # fmt: skip
-        return DeviceRunner(self._forward, self._rows, table, sampler, self.forget)
+        runner = DeviceRunner(self._forward, self._rows, table, sampler, self.forget)
+        if self._device.type == "cuda":
+            self.record_steps()
+            warm_up(table, runner, self._options.max_length)
+        return runner
 
     def forward(self, step: Step) -> FloatArray:
         """See Backend."""
