@@ -83,8 +83,9 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# TRITON: a folder with another version, see kernels/DESIGN.md.
 kernels-check: $(STAMP)  ## compile every kernel for every kind of GPU, without one (WRITE=1: table)
-	$(BIN)/python -m kernels.check $(if $(WRITE),--write)
+	$(if $(TRITON),PYTHONPATH=$(TRITON)) $(BIN)/python -m kernels.check $(if $(WRITE),--write)
 
 bench: $(STAMP)  ## run the four workloads, one JSON object each, and measure the core
 	@for workload in w1 w2 w3 w4; do \

@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import CompileCase, CompileCases
+from kernels.compile_case import FUSED, CompileCase, CompileCases
 
 LEAST_ALLOWED = -3e38
 """Of a token that a grammar allows, even where the model says NaN or -inf."""
@@ -76,6 +76,7 @@ def adjust_logits(logits: torch.Tensor, asked: Adjustments) -> torch.Tensor:
             asked.presence, asked.masks, asked.mask_row, asked.biased.start, asked.biased.ids,
             asked.biases, asked.suppressed.start, asked.suppressed.ids, vocab_size,
             asked.masks.shape[1], BLOCK=_BLOCK,
+            **FUSED,
         )  # fmt: skip
     return out
 

@@ -5,7 +5,8 @@
 What must hold: it compiles, no register spills to memory, shared memory fits the chip, the
 instructions a case wants are there.  The table it makes, kernels/COMPILED.md, is committed, so that
 a change of registers shows in review.  `--write` writes it; otherwise a table that differs fails,
-where it was made by the same version of triton.
+where it was made by the same version of triton.  Another version may spill a little, as tiles were
+chosen with this one.
 """
 
 import argparse
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernels.compile_case import CompileCase, Vendor
+from kernels.compile_case import FUSED, CompileCase, Vendor
 
 _TABLE = Path(__file__).with_name("COMPILED.md")
 _KIB = 1024
+_LEEWAY = 64
+"""Bytes a thread that another version of triton may spill than the one tiles were chosen with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +107,8 @@ def cases() -> Iterator[CompileCase]:
         yield from module.compile_cases()
 
 
-def compiled(case: CompileCase, target_name: str) -> Compiled:
-    """Compiles one case and judges it."""
+def compiled(case: CompileCase, target_name: str, may_spill: int = 0) -> Compiled:
+    """Compiles one case and judges it; may_spill: bytes a thread."""
     target = TARGETS[target_name]
     try:
         binary = _compile(case, target)
@@ -115,7 +118,7 @@ def compiled(case: CompileCase, target_name: str) -> Compiled:
     registers, spilled = _resources(binary)
     shared = int(binary.metadata.shared)
     problems = []
-    if spilled:
+    if spilled > may_spill:
         problems.append(f"spills {spilled}")
     if shared > target.shared_kib * _KIB:
         problems.append(f"{shared} bytes of shared memory of {target.shared_kib * _KIB}")
@@ -153,7 +156,7 @@ def _compile(case: CompileCase, target: Target) -> Any:
     source = ASTSource(
         fn=case.kernel, signature=signature, constexprs=dict(case.constants), attrs=hints
     )
-    options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages, **FUSED}
     if case.most_registers and target.vendor == "nvidia":
         options["maxnreg"] = case.most_registers
     return triton.compile(
@@ -249,17 +252,24 @@ def _kept(text: str, write: bool) -> int:
         _TABLE.write_text(text, encoding="utf-8")
         return 0
     old = _TABLE.read_text(encoding="utf-8") if _TABLE.is_file() else ""
-    same_version = re.findall(r"^triton \S+;", old, re.M) == re.findall(r"^triton \S+;", text, re.M)
-    if same_version and old != text:
+    if _is_tuned_for() and old != text:
         print(f"{_TABLE} differs: make kernels-check WRITE=1, and look", file=sys.stderr)
         return 1
     return 0
 
 
+def _is_tuned_for() -> bool:
+    """Whether the committed table is of this version of triton."""
+    import triton
+
+    old = _TABLE.read_text(encoding="utf-8") if _TABLE.is_file() else ""
+    return f"\ntriton {triton.__version__};" in old
+
+
 def _compiled_by_name(name: str, target: str) -> Compiled:
     vendors = (None, TARGETS[target].vendor)
     (case,) = (case for case in cases() if case.name == name and case.vendor in vendors)
-    return compiled(case, target)
+    return compiled(case, target, 0 if _is_tuned_for() else _LEEWAY)
 
 
 if __name__ == "__main__":

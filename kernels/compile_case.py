@@ -41,6 +41,11 @@ def vendor_here() -> Vendor:
     return "amd" if torch.version.hip else "nvidia"
 
 
+FUSED: Mapping[str, bool] = {"enable_fp_fusion": True}
+"""Launch option of kernels that compute: a product and a sum in one instruction.  Said outright, as
+Triton's default changes between versions, and the last bits with it."""
+
+
 def limited_registers(count: int) -> dict[str, int]:
     """Launch option for most_registers; AMD's compiler knows none."""
     return {"maxnreg": count} if vendor_here() == "nvidia" else {}

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
 
 _BLOCK = 1024
 
@@ -27,7 +27,7 @@ def gather_rows(table: torch.Tensor, rows: torch.Tensor, factor: float = 1.0) ->
     out = table.new_empty(len(rows), size)
     if len(rows):
         grid = (len(rows), triton.cdiv(size, _BLOCK))
-        _gather[grid](table, rows, out, table.stride(0), size, factor, BLOCK=_BLOCK)
+        _gather[grid](table, rows, out, table.stride(0), size, factor, BLOCK=_BLOCK, **FUSED)
     return out
 
 

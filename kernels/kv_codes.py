@@ -9,6 +9,7 @@ fp8 is coded by integer operations on bytes, because sm_80 has no such type and 
 rounds it wrongly.  Device functions for the other kernels, and their plain-torch reference.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,6 +17,18 @@ import triton
 import triton.language as tl
 
 KvKind = Literal["none", "int8", "fp8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodedSlots:
+    """Keys or values of one layer as a pool has them."""
+
+    codes: torch.Tensor
+    """[slots, kv_heads, head_dim], of the type that `kind` says."""
+    kind: KvKind = "none"
+    scale: torch.Tensor | None = None
+    """float32 [slots, kv_heads]; None of "none"."""
+
 
 LARGEST_INT8 = tl.constexpr(127.0)
 LARGEST_FP8 = tl.constexpr(448.0)

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _WIDE_OUTPUTS = 16384
@@ -76,6 +76,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
             num_inputs if num_tokens == 1 else x.stride(0), weight.stride(0),
             **_constants(tile, bias is not None),
             num_warps=tile.num_warps, num_stages=tile.num_stages,
+            **FUSED,
         )  # fmt: skip
     return y
 

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import CompileCase, CompileCases
+from kernels.compile_case import FUSED, CompileCase, CompileCases
 from kernels.logit_row import load_logits, winner
 
 _BLOCK = 2048
@@ -38,6 +38,7 @@ def logprobs(
         _logprobs[(num_rows,)](
             logits, chosen, of_chosen, top_ids, top, logits.stride(0), vocab_size, num_top,
             BLOCK=_BLOCK, num_warps=_NUM_WARPS,
+            **FUSED,
         )  # fmt: skip
     return of_chosen, top_ids, top
 

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
 
 _LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -44,6 +44,7 @@ def merge_partials(
         partial_out, partial_lse, merge_start, merge_rows, out,
         partial_lse if lse is None else lse, out.stride(0),
         **_constants(num_heads, head_dim, lse is not None),
+        **FUSED,
     )  # fmt: skip
 
 

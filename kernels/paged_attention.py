@@ -37,7 +37,7 @@ from kernels.attention_inputs import (
     check_workspace,
     workspace_for,
 )
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
 from kernels.kv_codes import FP8_FACTOR, KvKind, decode, fp8_over_factor
 from kernels.merge_partials import merge_partials, merge_partials_reference
 
@@ -114,6 +114,7 @@ def paged_attention(
             ),
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
+            **FUSED,
         )  # fmt: skip
     if work.num_partials:
         merge_partials(workspace.out, workspace.lse, work.merge_start, work.merge_rows, out, lse)

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
 
 GROUP = 32
 """Inputs that share a scale and a minimum."""
@@ -66,6 +66,7 @@ def quantised_linear(x: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
         _product[grid](
             x, weight.values, weight.scale, weight.minimum, y, num_tokens, num_outputs, num_inputs,
             x.stride(0), **constants, num_stages=_STAGES,
+            **FUSED,
         )  # fmt: skip
     return y
 

@@ -1,51 +1,49 @@
 """Slots coded anew in place of another pool's: native to int8 or fp8, or between the two.
 
 What a pool does with cold pages before it drops them.  Source and target are different pools; see
-kv_codes for the codes.  Moves a slot's bytes of both kinds and its scales.
+kv_codes for the codes.  Moves of each slot kv_heads * head_dim codes of both kinds and 4 bytes of
+scale a head.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import CompileCase, CompileCases
+from kernels.compile_case import FUSED, CompileCase, CompileCases
 from kernels.kv_codes import (
     FP8_FACTOR,
+    CodedSlots,
     KvKind,
     coded,
     decode,
     encode,
     fp8_over_factor,
     scale_of,
+    storage_dtype,
 )
 
 
 def requantise(
-    source: torch.Tensor,
-    source_scale: torch.Tensor | None,
-    source_kind: KvKind,
-    target: torch.Tensor,
-    target_scale: torch.Tensor | None,
-    target_kind: KvKind,
-    from_slots: torch.Tensor,
-    to_slots: torch.Tensor,
+    source: CodedSlots, target: CodedSlots, from_slots: torch.Tensor, to_slots: torch.Tensor
 ) -> None:
     """Slot to_slots[i] of target gets the numbers of slot from_slots[i] of source.
 
-    source, target: [slots, kv_heads, head_dim], contiguous.  Scales: float32 [slots, kv_heads], of
-    coded pools only.  from_slots, to_slots: int32 [n].
+    source, target: of one shape but for the number of slots, contiguous; different pools.
+    from_slots, to_slots: int32 [n].
 
     Raises:
-        ValueError: shapes, types or kinds do not go together.
+        ValueError: shapes, types or kinds do not go together; names which.
     """
-    _check(source, source_scale, source_kind, target, target_scale, target_kind)
+    _check(source, target)
     _check_slots(from_slots, to_slots)
-    num_kv_heads, head_dim = source.shape[1:]
+    num_kv_heads, head_dim = source.codes.shape[1:]
+    unused = from_slots
     if len(from_slots):
         _requantise[(len(from_slots),)](
-            source, from_slots if source_scale is None else source_scale,
-            target, from_slots if target_scale is None else target_scale, from_slots, to_slots,
-            **_constants(num_kv_heads, head_dim, source_kind, target_kind),
+            source.codes, unused if source.scale is None else source.scale,
+            target.codes, unused if target.scale is None else target.scale, from_slots, to_slots,
+            **_constants(num_kv_heads, head_dim, source.kind, target.kind),
+            **FUSED,
         )  # fmt: skip
 
 
@@ -92,46 +90,33 @@ def _requantise(
 
 
 def requantise_reference(
-    source: torch.Tensor,
-    source_scale: torch.Tensor | None,
-    source_kind: KvKind,
-    target: torch.Tensor,
-    target_scale: torch.Tensor | None,
-    target_kind: KvKind,
-    from_slots: torch.Tensor,
-    to_slots: torch.Tensor,
+    source: CodedSlots, target: CodedSlots, from_slots: torch.Tensor, to_slots: torch.Tensor
 ) -> None:
     """The same in plain torch."""
-    _check(source, source_scale, source_kind, target, target_scale, target_kind)
+    _check(source, target)
     _check_slots(from_slots, to_slots)
     origin, place = from_slots.long(), to_slots.long()
-    scale = None if source_scale is None else source_scale[origin]
-    codes, scale = encode(decode(source[origin], scale, source_kind), target_kind)
-    target[place] = codes.to(target.dtype)
-    if target_scale is not None and scale is not None:
-        target_scale[place] = scale
+    scale = None if source.scale is None else source.scale[origin]
+    codes, scale = encode(decode(source.codes[origin], scale, source.kind), target.kind)
+    target.codes[place] = codes.to(target.codes.dtype)
+    if target.scale is not None and scale is not None:
+        target.scale[place] = scale
 
 
-def _check(
-    source: torch.Tensor,
-    source_scale: torch.Tensor | None,
-    source_kind: KvKind,
-    target: torch.Tensor,
-    target_scale: torch.Tensor | None,
-    target_kind: KvKind,
-) -> None:
-    if source.ndim != 3 or source.shape[1:] != target.shape[1:]:
-        raise ValueError(f"source {tuple(source.shape)}, target {tuple(target.shape)}")
-    for name, pool, scale, kind in (
-        ("source", source, source_scale, source_kind),
-        ("target", target, target_scale, target_kind),
-    ):
-        if not pool.is_contiguous():
+def _check(source: CodedSlots, target: CodedSlots) -> None:
+    if source.codes.ndim != 3 or source.codes.shape[1:] != target.codes.shape[1:]:
+        raise ValueError(
+            f"source {tuple(source.codes.shape)}, target {tuple(target.codes.shape)}"
+        )  # fmt: skip
+    for name, pool in (("source", source), ("target", target)):
+        if not pool.codes.is_contiguous():
             raise ValueError(f"{name} is not contiguous")
-        if (scale is None) != (kind == "none"):
-            raise ValueError(f"{name}: kind {kind} and its scales do not go together")
-        if scale is not None and scale.shape != pool.shape[:2]:
-            raise ValueError(f"{name}: scales are {tuple(scale.shape)}, not [slots, kv_heads]")
+        if (pool.scale is None) != (pool.kind == "none"):
+            raise ValueError(f"{name}: kind {pool.kind} and its scales do not go together")
+        if pool.scale is not None and pool.scale.shape != pool.codes.shape[:2]:
+            raise ValueError(f"{name}: scales are {tuple(pool.scale.shape)}, not [slots, kv_heads]")
+        if pool.codes.dtype != storage_dtype(pool.kind, pool.codes.dtype):
+            raise ValueError(f"{name}: {pool.codes.dtype} is not what {pool.kind} is stored as")
 
 
 def _check_slots(from_slots: torch.Tensor, to_slots: torch.Tensor) -> None:

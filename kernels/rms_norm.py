@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
 
 _LARGEST_SIZE = 1 << 16
 
@@ -40,6 +40,7 @@ def rms_norm(
             x.stride(0), x.stride(0) if residual is None else residual.stride(0), y.stride(0),
             size, eps, weight_offset,
             **_constants(size, residual is not None), num_warps=_num_warps(size),
+            **FUSED,
         )  # fmt: skip
     return y
 

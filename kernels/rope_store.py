@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
 from kernels.kv_codes import KvKind, coded, encode, scale_of
 
 _NUM_WARPS = 4
@@ -88,6 +88,7 @@ def rope_store(
                 norms is not None,
             ),
             num_warps=_NUM_WARPS,
+            **FUSED,
         )  # fmt: skip
     return query
 

@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import CompileCase, CompileCases, limited_registers
+from kernels.compile_case import FUSED, CompileCase, CompileCases, limited_registers
 from kernels.gumbel_noise import gumbel_noise, random_words, random_words_reference
 from kernels.logit_row import bounded_score, has_limits, load_logits, winner
 from kernels.sampling_parameters import GREEDY_BELOW, Sampling, check_sampling
@@ -53,6 +53,7 @@ def sample(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
             sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, sampling.position,
             logits.stride(0), logits.shape[1], num_groups, planes.stride(0), **_CONSTANTS,
             num_warps=_NUM_WARPS, **limited_registers(_MOST_REGISTERS),
+            **FUSED,
         )  # fmt: skip
     return out
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 import triton
 import triton.language as tl
 
-from kernels.compile_case import SHORT_DTYPES, CompileCase, CompileCases
+from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
 
 Gate = Literal["silu", "gelu_tanh"]
 
@@ -28,7 +28,9 @@ def silu_mul(gate_up: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
     out = gate_up.new_empty(num_tokens, size)
     if num_tokens:
         grid = (num_tokens, triton.cdiv(size, _BLOCK))
-        _gated[grid](gate_up, out, gate_up.stride(0), out.stride(0), size, GATE=gate, BLOCK=_BLOCK)
+        _gated[grid](
+            gate_up, out, gate_up.stride(0), out.stride(0), size, GATE=gate, BLOCK=_BLOCK, **FUSED
+        )
     return out
 
 

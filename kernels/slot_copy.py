@@ -3,6 +3,9 @@
 A plane is one tensor of one layer, [slots, words]; all planes move in one launch.  Slots are copied
 as 8-byte words, whatever they hold.  Moves 2 * planes * bytes of a slot for each.  Where slots
 move within one pool, none may be source of one move and target of another: they run in any order.
+
+A staging buffer may lie in pinned memory of the host, which the kernel reads and writes across the
+bus: slots then move one way at the bus's speed, without a copy on the device in between.
 """
 
 import torch
@@ -24,6 +27,7 @@ def slot_copy(
 
     source, target: [planes, slots, ...] of one type, slots contiguous and whole 8-byte words.
     from_slots, to_slots: int32 [n]; None: slot i itself, as of a staging buffer; not both.
+    One of source and target may be on the host, pinned, while the rest is on a device.
 
     Raises:
         ValueError: shapes, types or strides do not go together.
@@ -100,6 +104,9 @@ def _check(
             f"source {tuple(source.shape)} {source.dtype}, target {tuple(target.shape)}"
             f" {target.dtype}"
         )
+    for name, planes in (("source", source), ("target", target)):
+        if source.device != target.device and not (planes.is_cuda or planes.is_pinned()):
+            raise ValueError(f"{name} is on {planes.device} and not pinned: no kernel can reach it")
     counts = {len(slots) for slots in (from_slots, to_slots) if slots is not None}
     if len(counts) != 1:
         raise ValueError(f"from_slots and to_slots have {counts} entries")

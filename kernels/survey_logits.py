@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.compile_case import CompileCase, CompileCases
+from kernels.compile_case import FUSED, CompileCase, CompileCases
 from kernels.gumbel_noise import random_words, random_words_reference
 from kernels.logit_row import bounded_score, has_limits
 from kernels.sampling_parameters import GREEDY_BELOW, Sampling, check_sampling
@@ -49,6 +49,7 @@ def survey_logits(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
             logits, planes, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
             sampling.seed, sampling.position, logits.stride(0), vocab_size, num_groups,
             planes.stride(0), **_CONSTANTS, num_warps=_NUM_WARPS,
+            **FUSED,
         )  # fmt: skip
     return planes
 

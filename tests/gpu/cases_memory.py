@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from kernels.kv_codes import KvKind, encode, storage_dtype
+from kernels.kv_codes import CodedSlots, KvKind, encode, storage_dtype
 from kernels.requantise import requantise, requantise_reference
 from kernels.slot_copy import slot_copy, slot_copy_reference
 from tests.gpu.case import Check, Prepared, Speed
@@ -123,9 +123,11 @@ def _check_requantise(start: KvKind, end: KvKind, place: Place) -> Comparison:
     (ours, ours_scale), (theirs, theirs_scale) = rooms
     if end == "none":
         theirs = theirs.double()
-    requantise(source, scale, start, ours, ours_scale, end, origin, into)
+    given = CodedSlots(codes=source, kind=start, scale=scale)
+    requantise(given, CodedSlots(codes=ours, kind=end, scale=ours_scale), origin, into)
     with in_float64(place.device):
-        requantise_reference(source, scale, start, theirs, theirs_scale, end, origin, into)
+        wanted = CodedSlots(codes=theirs, kind=end, scale=theirs_scale)
+        requantise_reference(given, wanted, origin, into)
     if ours_scale is None or theirs_scale is None:
         return near(ours, theirs)
     return worst([codes(ours, theirs, end), near(ours_scale, theirs_scale)])
@@ -133,20 +135,22 @@ def _check_requantise(start: KvKind, end: KvKind, place: Place) -> Comparison:
 
 def _requantise(kind: KvKind, place: Place) -> Prepared:
     heads, count = (place.pick(8, 1), place.pick(128, 16)), place.pick(65_536, 4)
-    source = place.randn(2 * count, *heads)
+    numbers = place.randn(2 * count, *heads)
+    source = CodedSlots(codes=numbers)
     origin, into = place.some(count, 2 * count, seed=1), place.some(count, count, seed=2)
     dtype = storage_dtype(kind, place.dtype)
     ours, theirs = (torch.zeros(count, *heads, dtype=dtype, device=place.device) for _ in range(2))
     scale, wanted_scale = (torch.zeros(count, heads[0], device=place.device) for _ in range(2))
 
     def run() -> None:
-        requantise(source, None, "none", ours, scale, kind, origin, into)
+        requantise(source, CodedSlots(codes=ours, kind=kind, scale=scale), origin, into)
 
     def check() -> Comparison:
         run()
         with in_float64(place.device):
-            requantise_reference(source, None, "none", theirs, wanted_scale, kind, origin, into)
+            wanted = CodedSlots(codes=theirs, kind=kind, scale=wanted_scale)
+            requantise_reference(source, wanted, origin, into)
         return worst([codes(ours, theirs, kind), near(scale, wanted_scale)])
 
-    moved = sum(slot_bytes(*heads, of, source.element_size()) for of in ("none", kind))
+    moved = sum(slot_bytes(*heads, of, numbers.element_size()) for of in ("none", kind))
     return Prepared(work=Work(num_bytes=count * (moved + 8)), run=run, check=check)

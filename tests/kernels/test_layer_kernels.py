@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.gather_rows import gather_rows, gather_rows_reference
-from kernels.kv_codes import KvKind, decode, encode, storage_dtype
+from kernels.kv_codes import CodedSlots, KvKind, decode, encode, storage_dtype
 from kernels.quantised_linear import (
     QuantisedWeight,
     quantised_linear,
@@ -120,14 +120,16 @@ def test_fp8_codes_are_those_of_torch() -> None:
     codes = torch.cat([codes, codes[:2]]).view(-1, 1, 32)  # 8 slots of heads of 32
     scale, slots = torch.ones(len(codes), 1), torch.arange(len(codes), dtype=torch.int32)
     numbers = torch.zeros(codes.shape)
-    requantise(codes, scale, "fp8", numbers, None, "none", slots, slots)
+    source = CodedSlots(codes=codes, kind="fp8", scale=scale)
+    requantise(source, CodedSlots(codes=numbers), slots, slots)
     assert torch.equal(numbers, codes.view(torch.float8_e4m3fn).float())
     fine = torch.cat([torch.linspace(-448, 448, 8191), torch.linspace(-0.05, 0.05, 8193)])
     fine = fine.view(-1, 1, 64).clone()
     fine[:, :, 0] = 448.0  # so that scales are 1
     ours, ours_scale = torch.zeros(fine.shape, dtype=torch.uint8), torch.zeros(len(fine), 1)
     slots = torch.arange(len(fine), dtype=torch.int32)
-    requantise(fine, None, "none", ours, ours_scale, "fp8", slots, slots)
+    into = CodedSlots(codes=ours, kind="fp8", scale=ours_scale)
+    requantise(CodedSlots(codes=fine), into, slots, slots)
     wanted, wanted_scale = encode(fine, "fp8")
     assert torch.equal(ours_scale, wanted_scale)
     assert torch.equal(ours, wanted)
@@ -143,7 +145,10 @@ def test_requantise(start: KvKind, end: KvKind) -> None:
     for run in (requantise, requantise_reference):
         room = torch.zeros(5, 2, 24, dtype=storage_dtype(end, torch.float32))
         room_scale = None if end == "none" else torch.zeros(5, 2)
-        run(codes, scale, start, room, room_scale, end, slots, places)
+        run(
+            CodedSlots(codes=codes, kind=start, scale=scale),
+            CodedSlots(codes=room, kind=end, scale=room_scale), slots, places,
+        )  # fmt: skip
         found.append((room, room_scale))
     (ours, ours_scale), (theirs, theirs_scale) = found
     assert torch.equal(ours, theirs)
@@ -214,7 +219,13 @@ def test_what_does_not_go_together_is_refused() -> None:
         slot_copy(random(1, 2, 8), random(1, 2, 8), None, None)
     with pytest.raises(ValueError, match="whole words"):
         slot_copy(random(1, 2, 7), random(1, 2, 7), rows, None)
+    with pytest.raises(ValueError, match="source is on meta and not pinned"):
+        slot_copy(random(1, 2, 8).to("meta"), random(1, 2, 8), rows, None)
+    pool = CodedSlots(codes=random(2, 1, 8))
     with pytest.raises(ValueError, match="target: kind int8"):
-        requantise(random(2, 1, 8), None, "none", random(2, 1, 8), None, "int8", rows, rows)
+        requantise(pool, CodedSlots(codes=random(2, 1, 8), kind="int8"), rows, rows)
+    coded = CodedSlots(codes=random(2, 1, 8), kind="int8", scale=random(2, 1))
+    with pytest.raises(ValueError, match=r"target: torch.float32 is not what int8"):
+        requantise(pool, coded, rows, rows)
     with pytest.raises(ValueError, match=r"x .* for 96 inputs"):
         quantised_linear(random(2, 95), quantised(70, 96, 4))
