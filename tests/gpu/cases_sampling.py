@@ -12,7 +12,7 @@ import torch
 from kernels.adjust_logits import Adjustments, IdList, adjust_logits, adjust_logits_reference
 from kernels.logprobs import logprobs, logprobs_reference
 from kernels.sample import Sampling, sample, sample_reference
-from kernels.survey_logits import survey_logits, survey_logits_reference
+from kernels.survey_logits import GROUP, survey_logits, survey_logits_reference
 from tests.gpu.case import Aim, Check, Prepared, Speed
 from tests.gpu.comparison import Comparison, equal, near, worst
 from tests.gpu.place import Place, in_float64
@@ -20,6 +20,8 @@ from tests.gpu.work import Work, logits_work
 
 VOCAB = 128_256
 NUM_ROWS = 256
+_FEW = 32
+"""Rows of those whose draws are compared: references take them one by one."""
 
 Asked = tuple[float, int, float, float]
 """temperature, top_k, top_p, min_p"""
@@ -75,6 +77,8 @@ def speeds() -> Iterator[Speed]:
         yield Speed(
             kernel="sample", name=f"{size}, {name}", prepare=partial(_sample, asked), aim=aim
         )
+    for name, asked in (("plain", PLAIN), ("top-k and top-p", TOP_K_TOP_P)):
+        yield Speed(kernel="survey_logits", name=f"{size}, {name}", prepare=partial(_survey, asked))
     for num_top in (0, 5):
         yield Speed(
             kernel="logprobs",
@@ -120,15 +124,31 @@ def _check_sample(what: str, place: Place) -> Comparison:
 
 
 def _check_survey(place: Place) -> Comparison:
-    """Bounds and masses of every group; those of greedy rows are nobody's."""
     num_rows = place.pick(64, len(MIXED))
-    rows, asked = _logits(place, num_rows), sampling(place, MIXED, num_rows)
+    rows = _logits(place, num_rows)
+    rows[1, 7], rows[2, :], rows[4, :] = torch.nan, torch.nan, -torch.inf
+    return _same_survey(rows, sampling(place, MIXED, num_rows), place)
+
+
+def _same_survey(rows: torch.Tensor, asked: Sampling, place: Place) -> Comparison:
+    """Bounds and masses of every group; those of greedy rows are nobody's."""
     ours = survey_logits(rows, asked)
     with in_float64(place.device):
         wanted = survey_logits_reference(rows, asked)
     drawn = asked.temperature > 0
     found = (ours[0], wanted[0]), (ours[1][drawn], wanted[1][drawn])
     return worst(near(part, other, 2e-5) for part, other in found)
+
+
+def _survey(asked_rows: tuple[Asked, ...], place: Place) -> Prepared:
+    num_rows = place.pick(NUM_ROWS, 3)
+    rows, asked = _logits(place, num_rows), sampling(place, asked_rows, num_rows)
+    planes = 2 * num_rows * -(-rows.shape[1] // GROUP) * 4
+    return Prepared(
+        work=Work(num_bytes=logits_work(*rows.shape).num_bytes + planes),
+        run=lambda: survey_logits(rows, asked),
+        check=lambda: _same_survey(rows[:_FEW], _few(asked, _FEW), place),
+    )
 
 
 def _same_draws(rows: torch.Tensor, asked: Sampling, place: Place) -> Comparison:
@@ -145,13 +165,12 @@ def _few(asked: Sampling, count: int) -> Sampling:
 def _sample(asked_rows: tuple[Asked, ...], place: Place) -> Prepared:
     num_rows = place.pick(NUM_ROWS, 3)
     rows, asked = _logits(place, num_rows), sampling(place, asked_rows, num_rows)
-    few = min(32, num_rows)
 
     def check() -> Comparison:
-        drawn = sample(rows, asked)
+        drawn = sample(rows, asked)[:_FEW]
         with in_float64(place.device):
-            wanted = sample_reference(rows[:few], _few(asked, few))
-        return equal(drawn[:few], wanted, share=1 / few)
+            wanted = sample_reference(rows[:_FEW], _few(asked, _FEW))
+        return equal(drawn, wanted, share=1 / len(drawn))
 
     def top_k_draw() -> torch.Tensor:
         best, ids = torch.topk(rows, 50)
