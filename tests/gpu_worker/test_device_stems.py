@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gpu_worker.backend import Backend
+from gpu_worker.device.attention_plan import Cuts, Rows, Stem, plan_attention
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.device.stem_cost import StemCost
 from gpu_worker.device.step_inputs import CutSizes, step_columns
@@ -31,6 +32,7 @@ NUM_SLOTS, ROWS, WIDTH = 100, 6, 48
 TRUNK, BRANCH = 16, 12
 STEMS = [0, 5, 0, TRUNK, 1, 3, TRUNK, TRUNK + BRANCH]
 """Of five rows on a trunk, and the three in the middle of them on a branch of it."""
+COST = StemCost(rows_of_item=32, split=512, kv_bytes=128, partial_bytes=136)
 LENGTHS = [18, 31, 29, 30, 17]
 
 
@@ -117,7 +119,6 @@ def test_logits_are_those_without_stems(graphs: bool, kind: KvKind) -> None:
 
 def test_a_stem_is_read_once() -> None:
     *_, decode = steps()
-    cost = StemCost(rows_of_item=32, split=512, kv_bytes=128, partial_bytes=136)
     sizes = CutSizes(groups=CONFIG.num_groups)
 
     def num_read(step: Step, sizes: CutSizes) -> int:
@@ -127,10 +128,56 @@ def test_a_stem_is_read_once() -> None:
 
     alone = sum(LENGTHS) + 5
     assert num_read(decode, sizes) == alone
-    assert num_read(replace(decode, stems=NO_STEMS), replace(sizes, stems=cost)) == alone
-    assert num_read(decode, replace(sizes, stems=cost)) == alone - 4 * TRUNK - 2 * BRANCH
-    windowed = replace(sizes, stems=cost, windows=(64,))
+    assert num_read(replace(decode, stems=NO_STEMS), replace(sizes, stems=COST)) == alone
+    assert num_read(decode, replace(sizes, stems=COST)) == alone - 4 * TRUNK - 2 * BRANCH
+    windowed = replace(sizes, stems=COST, windows=(64,))
     assert num_read(decode, windowed) == num_read(decode, replace(windowed, stems=None))
+
+
+def test_stems_are_found_behind_a_prompt() -> None:
+    """Its rows are cut apart, so entries of the plan are other rows of the decodes."""
+    *before, decode = plans()
+    table = RowTable(
+        num_slots=NUM_SLOTS, max_rows=ROWS, max_length=WIDTH, vocab_size=CONFIG.vocab_size
+    )
+    for plan in before:
+        table.apply(plan)
+    num_more = 9
+    beside = replace(
+        decode,
+        rows=array("i", [5, *decode.rows]),
+        prefix_lens=array("i", [TRUNK + BRANCH, *decode.prefix_lens]),
+        extend_lens=array("i", [num_more, *decode.extend_lens]),
+        samples=b"\0" + decode.samples,
+        input_ids=array("i", [1] * num_more) + decode.input_ids,
+        out_slots=array("i", [0] * num_more) + decode.out_slots,
+        stems=array("i", [1, 5, 0, TRUNK, 2, 3, TRUNK, TRUNK + BRANCH]),
+    )
+    sizes = CutSizes(groups=CONFIG.num_groups, stems=COST)
+    alone, together = (
+        step_columns(step, sizes, WIDTH) for step in (steps()[-1], table.apply(beside))
+    )
+    wanted = alone.work[0].plan.stem_items.copy()
+    wanted[:, 0] += num_more  # queries of the prompt come first
+    assert len(wanted) == 2
+    assert (together.work[0].plan.stem_items == wanted).all()
+    assert not len(together.work[1].plan.stem_items)
+
+
+def test_items_that_read_the_same_positions_are_neighbours() -> None:
+    rows = Rows(
+        first_query=np.arange(40),
+        num_queries=np.ones(40, np.int32),
+        length=np.full(40, 900),
+        table_offset=np.arange(40) * 900,
+    )
+    cuts = Cuts(groups=4, block_queries=16, stem_block_queries=64, split=512)
+    items = plan_attention(rows, cuts, [Stem(0, 40, 0, 800)]).stem_items
+    assert items[:, [0, 1, 3, 4]].tolist() == [
+        [first, count, begin, end]
+        for begin, end in ((0, 512), (512, 800))
+        for first, count in ((0, 16), (16, 16), (32, 8))
+    ]
 
 
 def engine_on(backend: Backend) -> ModelEngine:
