@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from gpu_worker.engine import Engine
+from gpu_worker.engine import Engine, EngineLost
 from gpu_worker.session import Session
 from protos.errors import InvalidRequest, ModelError, RadixdError
 from protos.plan import MAX_CONTEXT_TOKENS
 from radixd.chassis.channel import WorkerChannel
-from radixd.chassis.command import settings_from_argv
+from radixd.chassis.command import LOST_EXIT_STATUS, settings_from_argv
 from radixd.chassis.logs import configure_logs
 from radixd.chassis.settings import Settings
 
@@ -36,6 +36,8 @@ def main(argv: list[str], *, build: Callable[[Settings], Engine] | None = None) 
     _on_stop_signals(stop.set)
     try:
         Session(engine, channel).run(stop)
+    except EngineLost as error:
+        return _refuse(error, LOST_EXIT_STATUS)
     finally:
         channel.close()
     return 0
@@ -73,9 +75,9 @@ def _fake_engine(settings: Settings) -> Engine:
     )
 
 
-def _refuse(error: RadixdError) -> int:
+def _refuse(error: RadixdError, status: int = EXIT_BAD_START) -> int:
     print(f"gpu_worker: {error}", file=sys.stderr)
-    return EXIT_BAD_START
+    return status
 
 
 def _on_stop_signals(action: Callable[[], object]) -> None:

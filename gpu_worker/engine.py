@@ -16,6 +16,12 @@ class PlanError(RadixdError):
     reason = "BAD_PLAN"
 
 
+class EngineLost(RadixdError):
+    """What computes cannot go on in this process, which is to be started anew."""
+
+    reason = "ENGINE_LOST"
+
+
 class StepInFlight(Protocol):
     """A step that was begun; what it sampled comes when it is done."""
 
@@ -28,6 +34,7 @@ class StepInFlight(Protocol):
 
         Raises:
             RadixdError: the step failed underway; rows and pool are unknown until `reset`.
+            EngineLost: see there.
         """
         ...
 
@@ -67,5 +74,6 @@ class Engine(Protocol):
                 checked whole before its first effect, so rows and pool are as before.
             RadixdError: this step, or the one before, failed; rows and pool are unknown until
                 `reset`.
+            EngineLost: see there.
         """
         ...

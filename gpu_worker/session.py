@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from gpu_worker.engine import Engine, StepInFlight
+from gpu_worker.engine import Engine, EngineLost, StepInFlight
 from protos import wire
 from protos.errors import RadixdError, WireError
 from protos.plan import BatchPlan, Envelope, Fault, Message, Ping, Ready
@@ -76,7 +76,11 @@ class Session:
         """Messages that were no envelope; counted, logged, dropped."""
 
     def run(self, stop: threading.Event) -> None:
-        """Serves until told to stop; notices it within a tenth of a second, after a step."""
+        """Serves until told to stop; notices it within a tenth of a second, after a step.
+
+        Raises:
+            EngineLost: by the engine; the scheduler has been told that its steps failed.
+        """
         self._say_hello()
         while not stop.is_set():
             self.turn(_POLL_MS)
@@ -164,6 +168,8 @@ class Session:
             step = self._engine.begin(plan)
         except Exception as error:
             self._fail(plan.step_id, _problem(plan.step_id, error))
+            if isinstance(error, EngineLost):
+                raise
         else:
             self._next_step_id = plan.step_id + 1
             self._in_flight.append((plan.step_id, step))
@@ -188,6 +194,8 @@ class Session:
             self._is_ready = False
             self._send_fault(step_id, _problem(step_id, error))
             self._finish_all()
+            if isinstance(error, EngineLost):
+                raise
         else:
             self._send(self._epoch, replace(result, peak_rss_bytes=peak_rss_bytes()))
 

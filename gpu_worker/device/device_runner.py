@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from gpu_worker.device.device_forward import DeviceForward
+from gpu_worker.device.lost_device import losing
 from gpu_worker.device.row_store import RowStore
 from gpu_worker.device.step_sampler import Drawn, StepSampler
 from gpu_worker.device.transfers import Moment, Staging
@@ -45,13 +46,17 @@ class DeviceStep:
         return self._sampled is None and any(row.num_drafts for row in self._sampling)
 
     def is_done(self) -> bool:
-        """See RunningStep."""
-        return self._ended.has_passed()
+        """See RunningStep; a step that failed is, as `sampled` then says."""
+        try:
+            return self._ended.has_passed()
+        except RuntimeError:
+            return True
 
     def sampled(self) -> Sampled:
         """See RunningStep."""
         if self._sampled is None:
-            self._sampled = self._settled()
+            with losing(self._begun.device):
+                self._sampled = self._settled()
         return self._sampled
 
     def _settled(self) -> Sampled:
@@ -106,7 +111,7 @@ class DeviceRunner:
 
     def begin(self, step: Step) -> DeviceStep:
         """See StepRunner; queues the step."""
-        with torch.inference_mode():
+        with torch.inference_mode(), losing(self._rows.slots.device):
             begun = Moment(self._rows.slots.device)
             prepared = self._forward.prepare(step)
             kept = self._rows.columns(step)

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from gpu_worker.engine import Engine, PlanError
+from gpu_worker.engine import Engine, EngineLost, PlanError
 from gpu_worker.fake_engine import FakeEngine, FakeModel
 from gpu_worker.session import BEAT_NS, Session
 from protos import wire
@@ -295,6 +295,24 @@ def test_a_step_that_fails_in_flight_takes_those_behind_it_along() -> None:
     assert "not ready" in second.message.message
     assert kinds(bench.tell(next_plan(3, 4))) == [(Fault, 3)]
     assert len(engine.steps) == 2
+
+
+def test_an_engine_that_is_lost_ends_the_session_when_all_is_said() -> None:
+    engine, bench = slow_bench()
+    engine.steps[0].error, engine.steps[0].done = EngineLost("lost"), True
+    with pytest.raises(EngineLost):
+        bench.wait(0)
+    said = [wire.decode(data) for data in bench.channel.outbox]
+    assert kinds(said) == [(Fault, 1), (Fault, 2)]
+
+
+def test_an_engine_that_is_lost_in_the_beginning_ends_the_session_too() -> None:
+    engine = FailingEngine(FakeModel(), num_slots=50, max_rows=4, max_length=40)
+    bench = Bench(engine).ready()
+    engine.error = EngineLost("lost")
+    with pytest.raises(EngineLost):
+        bench.tell(first_plan())
+    assert kinds([wire.decode(data) for data in bench.channel.outbox]) == [(Fault, 1)]
 
 
 def test_a_plan_that_is_refused_is_answered_behind_the_steps_in_flight() -> None:
