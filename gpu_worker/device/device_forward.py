@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import structlog
 import torch
 
 from gpu_worker.decoder import StepDecoder
@@ -23,6 +24,8 @@ from gpu_worker.device.step_inputs import (
 from gpu_worker.device.transfers import Staging
 from gpu_worker.row_table import EMPTY_STEP, Step
 from kernels.take_inputs import take_inputs
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,21 @@ class DeviceForward:
 
     def record_all(self, staging: Staging) -> None:
         """Records steps of every number of rows, without stems and up to middling contexts; the
-        largest first, in whose memory the others find room."""
-        if self.graphs is None:
+        largest first, in whose memory the others find room.  Where that cannot be, nothing is
+        recorded from here on, and a warning says why."""
+        graphs = self.graphs
+        if graphs is None:
             return
-        for num_rows in reversed(self.graphs.sizes):
-            for columns in self.graphs.with_room(self._filled(EMPTY_STEP, num_rows)):
-                flat, _ = staging.send(columns.columns())
-                self.graphs.run(columns, flat)
+        try:
+            for num_rows in reversed(graphs.sizes):
+                for columns in graphs.with_room(self._filled(EMPTY_STEP, num_rows)):
+                    flat, _ = staging.send(columns.columns())
+                    graphs.run(columns, flat)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.graphs = None
+            _log.warning("steps_not_recorded", reason=str(error).partition("\n")[0])
 
     def logits(
         self, prepared: Prepared, flat: torch.Tensor, there: Mapping[str, torch.Tensor]

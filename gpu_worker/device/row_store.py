@@ -14,6 +14,7 @@ import torch
 
 from gpu_worker.device.transfers import IntArray
 from gpu_worker.row_table import Step
+from protos.errors import InvalidRequest
 from protos.plan import DUMP_SLOT, NewRow
 
 
@@ -23,8 +24,14 @@ class RowStore:
     def __init__(
         self, *, max_rows: int, max_length: int, vocab_size: int, device: torch.device
     ) -> None:
+        """Places in the table are 32 bits.
+
+        Raises:
+            InvalidRequest: rows and tokens are too many for that.
+        """
         if (max_rows + 1) * max_length >= 1 << 31:
-            raise ValueError(f"{max_rows} rows of {max_length} tokens: places are 32 bits")
+            problem = f"{max_length} tokens for each of {max_rows} rows (--max-running)"
+            raise InvalidRequest("max_length", f"{problem} are more than a table of 2**31 holds")
         self.dump_row = max_rows
         self.last_tokens = torch.zeros(max_rows + 1, dtype=torch.int32, device=device)
         """[max_rows + 1] what each row sampled last."""

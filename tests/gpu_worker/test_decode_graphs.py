@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from gpu_worker.device.decode_graphs import CallRecorder, DecodeGraphs, Shape, buckets, shape_of
 from gpu_worker.device.device_backend import DeviceBackend
@@ -23,6 +24,7 @@ from gpu_worker.device.transfers import Staging
 from gpu_worker.row_table import Step
 from kernels.attention_inputs import AttentionRules, PagedKv
 from kernels.paged_attention import paged_attention, paged_attention_reference
+from protos.errors import InvalidRequest
 from tests.gpu_worker.random_models import Piece, make_step
 from tests.gpu_worker.test_device_engine import device_backend
 
@@ -137,6 +139,24 @@ def test_what_most_steps_need_is_recorded_at_start() -> None:
     assert not rows.slots.any()
 
 
+class NoGraphs:
+    """A recorder where recording does not work."""
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+
+def test_what_cannot_be_recorded_is_run_as_it_is() -> None:
+    rows = RowStore(max_rows=3, max_length=WIDTH, vocab_size=9, device=CPU)
+    forward = DeviceForward(NoLayers(), rows, SIZES, NoGraphs())  # type: ignore[arg-type]
+    with capture_logs() as said:
+        forward.record_all(Staging(CPU))
+    assert [(event["event"], event["reason"]) for event in said] == [
+        ("steps_not_recorded", "operation not permitted")
+    ]
+    assert not forward.prepare(decodes([2, 3])).is_recorded
+
+
 @pytest.fixture
 def backends() -> tuple[DeviceBackend, DeviceBackend]:
     return device_backend(), device_backend(graphs=False)
@@ -150,3 +170,8 @@ def test_a_model_gives_the_same_logits_recorded_or_not(
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
         assert np.isfinite(ours).all()
     assert [len(backend.shapes) for backend in backends] == [3, 0]
+
+
+def test_more_slots_than_the_table_can_count_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"max_length: 4194304 tokens .*--max-running"):
+        RowStore(max_rows=512, max_length=4 << 20, vocab_size=9, device=CPU)
