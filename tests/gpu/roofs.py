@@ -68,10 +68,15 @@ def _matmul_rate(device: torch.device, stopwatch: Stopwatch, size: int) -> float
     return rate(2 * size**3, times.median_us)
 
 
-def describe_card(device: torch.device) -> dict[str, Any]:
-    """Name, sizes and versions, for the head of a report."""
+def versions() -> dict[str, str]:
+    """Of what computes, as installed here."""
     import triton
 
+    return {"torch": str(torch.__version__), "triton": triton.__version__}
+
+
+def describe_card(device: torch.device) -> dict[str, Any]:
+    """Name, sizes and versions, for the head of a report."""
     properties = torch.cuda.get_device_properties(device)
     return {
         "name": properties.name,
@@ -79,8 +84,7 @@ def describe_card(device: torch.device) -> dict[str, Any]:
         "multiprocessors": properties.multi_processor_count,
         "memory_bytes": properties.total_memory,
         "l2_bytes": properties.L2_cache_size,
-        "torch": str(torch.__version__),
-        "triton": triton.__version__,
+        **versions(),
         "cuda": torch.version.cuda or torch.version.hip or "",
     }
 

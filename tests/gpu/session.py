@@ -24,7 +24,7 @@ from tests.gpu.case_worker import (
 from tests.gpu.engine_tasks import ENGINE_TASKS, engine_worker, interpreted_engine
 from tests.gpu.lanes import Limits, Lost, Worker, run_in_lanes
 from tests.gpu.report import ENGINE, Report, Row, timed
-from tests.gpu.roofs import read_clocks
+from tests.gpu.roofs import read_clocks, versions
 from tests.gpu.timing import Budget
 
 _MOST_LANES = 12
@@ -96,7 +96,7 @@ class Session:
         order = [self._rows[title] for title in self._cases]
         return Report(
             rows=[*missing, *engine, *order],
-            card=self._card.facts if self._card else {},
+            card=self._card.facts if self._card else {"name": "no card", **versions()},
             roofs=self._card.roofs if self._card else None,
             clocks=self._clocks,
             seconds=self._budget.spent_s(),

@@ -82,6 +82,7 @@ def interpreted(
     assert [line[:2] for line in lines] == [[row["kernel"], row["case"]] for row in rows]
     assert all(len(line) == len(COLUMNS) for line in lines)
     assert report["ok"] is True
+    assert report["card"]["torch"] == torch.__version__
     assert {row["status"] for row in rows} == {"ok"}
     assert all(row["time_us"] is None for row in rows)
     return rows
