@@ -156,8 +156,10 @@ def random_reader(place: Place) -> RandomReader:
     return RandomReader(place, max(model.vocab_size, model.intermediate_size) * model.hidden_size)
 
 
-def make_engine(mode: Mode, place: Place, reader: RandomReader) -> ModelEngine:
-    """The engine that a worker would run on this device."""
+def make_engine(
+    mode: Mode, place: Place, reader: RandomReader
+) -> tuple[ModelEngine, DeviceBackend]:
+    """The engine that a worker would run on this device, and what it runs on."""
     sizes = sizes_of(place)
     limits = EngineLimits(
         num_slots=sizes.num_slots,
@@ -174,4 +176,4 @@ def make_engine(mode: Mode, place: Place, reader: RandomReader) -> ModelEngine:
     )
     backend = DeviceBackend(sizes.model, reader, options)
     identity = ModelIdentity(model_id="random", model_hash="random")
-    return ModelEngine(sizes.model, backend, limits, identity)
+    return ModelEngine(sizes.model, backend, limits, identity), backend

@@ -70,6 +70,7 @@ class EngineUnderTest:
         self.place = place
         self._mode: Mode | None = None
         self._load: EngineLoad | None = None
+        self._backend: DeviceBackend | None = None
         self._reader: RandomReader | None = None
         self.tokens: dict[tuple[Mode, int], tuple[int, ...]] = {}
         """Drawn first, by mode and batch."""
@@ -77,12 +78,17 @@ class EngineUnderTest:
     def load(self, mode: Mode) -> EngineLoad:
         """The engine in this mode; another one is given up."""
         if self._load is None or self._mode != mode:
-            self._load, self._mode = None, mode
+            self._load, self._backend, self._mode = None, None, mode
             forget()
             self._reader = self._reader or random_reader(self.place)
-            engine = make_engine(mode, self.place, self._reader)
+            engine, self._backend = make_engine(mode, self.place, self._reader)
             self._load = EngineLoad(engine, sizes_of(self.place), self.place.device)
         return self._load
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether steps have been recorded; where that fails, a backend goes on without."""
+        return self._backend is not None and bool(self._backend.shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +158,8 @@ def _decode(mode: Mode, index: int, under_test: EngineUnderTest) -> Answer:
     """index: which of the batches."""
     batch = sizes_of(under_test.place).batches[index]
     steps = under_test.load(mode).decode(batch)
+    if under_test.is_recorded != (mode == "graphs"):
+        return Answer(problem=f"steps were {'' if under_test.is_recorded else 'not '}recorded")
     under_test.tokens[mode, batch] = steps.tokens
     wanted = under_test.tokens.get(("eager", batch), ())
     fewest = under_test.place.pick(_FEWEST_TOKENS, 1)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from tests.gpu.case_worker import (
 )
 from tests.gpu.comparison import Comparison
 from tests.gpu.engine_load import StepTimes
-from tests.gpu.engine_tasks import ENGINE_TASKS, Answer
+from tests.gpu.engine_tasks import ENGINE_TASKS, Answer, EngineUnderTest
 from tests.gpu.lanes import Limits, Lost, Worker
 from tests.gpu.report import COLUMNS, Report, Row, as_json, as_markdown, duration
 from tests.gpu.roofs import Roofs
@@ -281,6 +282,26 @@ def test_rows_of_an_engine() -> None:
     )
     assert row.note == "32768 prompt tokens/s"
     assert row.bound_by == "matrix units"
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_recorded", "problem"),
+    [
+        ("graphs", True, ""),
+        ("graphs", False, "steps were not recorded"),
+        ("eager", True, "steps were recorded"),
+    ],
+)
+def test_an_engine_that_runs_in_the_other_mode_is_a_failure(
+    mode: str, is_recorded: bool, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that cannot record goes on without, which is not what is timed."""
+    steps = StepTimes(times=summary([1.0]), busy_us=None, lengths=(9,), tokens=())
+    load = SimpleNamespace(decode=lambda batch: steps)
+    monkeypatch.setattr(EngineUnderTest, "load", lambda self, mode: load)
+    monkeypatch.setattr(EngineUnderTest, "is_recorded", is_recorded)
+    (task,) = (task for task in ENGINE_TASKS if task.name == f"8B {mode}, decode 16 x 512")
+    assert task.run(EngineUnderTest(interpreted_place())).problem == problem
 
 
 def test_a_case_is_judged_where_it_runs() -> None:
