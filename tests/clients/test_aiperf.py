@@ -22,6 +22,8 @@ async def test_a_short_run_without_a_failure(stack, books, tmp_path):
         *("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", str(NUM_OUTPUT_TOKENS)),
         *("--extra-inputs", "ignore_eos:true"),
         *("--concurrency", "8", "--request-count", str(NUM_REQUESTS)),
+        # Of each process it would start several, and each takes seconds to import what it needs.
+        *("--workers-max", "1", "--record-processors", "1"),
         *("--ui", "none", "--no-gpu-telemetry", "--artifact-dir", str(tmp_path)),
         timeout_s=220,
         cwd=tmp_path,

@@ -13,7 +13,7 @@ from tests.system.stack import launched
 @pytest.mark.timeout(180)
 async def test_both_doors_hold_under_noise():
     with launched(*FLAGS) as stack:
-        said, faults = await fuzz(stack, seconds=20, seed=5)
+        said, faults = await fuzz(stack, seconds=10, seed=5)
         assert not faults, "\n".join([said, *faults[:20]])
 
 
