@@ -77,6 +77,36 @@ def test_good_plan_becomes_a_step() -> None:
     assert [row.num_samples for row in step.rows] == [1, 1, 0]
 
 
+def test_a_token_that_only_the_runner_knows_stays_unknown() -> None:
+    table = make_table()
+    first = table.apply(GOOD)
+    for row in first.rows[:2]:
+        table.record_unseen(row, 1)
+    plan = replace(
+        GOOD,
+        step_id=3,
+        prefix_lens=ints(6, 5, 3),
+        input_ids=ints(-1, -1, 7, 9),
+        out_slots=ints(10, 11, 12, 13),
+        new_rows=(),
+        remaps=(),
+        freed_rows=ints(),
+    )
+    for bad in (ints(-1, 7, -1, 9), ints(-1, -1, 7, -1), ints(-1, -2, 7, 9)):
+        with pytest.raises(PlanError):
+            table.apply(replace(plan, input_ids=bad))
+    assert table.apply(plan).token_ids.tolist() == [-1, -1, 7, 9]
+
+
+def test_what_changed_of_slots_is_told_in_order() -> None:
+    moved = make_table().apply(GOOD).moved
+    assert [(move.row, move.start, list(move.slots)) for move in moved] == [
+        (2, 0, [3, 4]),
+        *((each.row, each.start, list(each.slots)) for each in GOOD.remaps),
+    ]
+    assert len(moved) > 1
+
+
 def test_last_slot_and_last_position_are_usable() -> None:
     table = make_table()
     more = MAX_LENGTH - 5
