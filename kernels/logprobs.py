@@ -43,7 +43,8 @@ def logprobs(
     return of_chosen, top_ids, top
 
 
-@triton.jit
+# Not specialised: what requests ask for must not be compiled anew while they wait.
+@triton.jit(do_not_specialize=["num_top"], do_not_specialize_on_alignment=["chosen"])
 def _logprobs(
     logits, chosen, of_chosen, top_ids, top, row_stride, vocab_size, num_top, BLOCK: tl.constexpr
 ):  # fmt: skip

@@ -82,7 +82,8 @@ def _constants(bits: int, block_m: int, num_inputs: int, dtype: torch.dtype) -> 
     }
 
 
-@triton.jit
+# Not specialised: a step's number of tokens must not be compiled anew while they wait.
+@triton.jit(do_not_specialize=["num_tokens"])
 def _product(
     x, values, scale, minimum, y, num_tokens, num_outputs, num_inputs, x_stride,
     BITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr,

@@ -58,7 +58,8 @@ def sample(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return out
 
 
-@triton.jit
+# Not specialised: what a step's number of rows changes must not be compiled anew while they wait.
+@triton.jit(do_not_specialize=["plane"])
 def _choose(
     logits, planes, listed, out, temperature, top_k, top_p, min_p, seed, position, row_stride,
     vocab_size, num_groups, plane, GROUP: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr,

@@ -54,7 +54,8 @@ def survey_logits(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return planes
 
 
-@triton.jit
+# Not specialised: what a step's number of rows changes must not be compiled anew while they wait.
+@triton.jit(do_not_specialize=["plane"])
 def _survey(
     logits, planes, temperature, top_k, top_p, min_p, seed, position, row_stride, vocab_size,
     num_groups, plane, GROUP: tl.constexpr, TILE: tl.constexpr,

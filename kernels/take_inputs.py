@@ -40,7 +40,8 @@ def take_inputs(
         )  # fmt: skip
 
 
-@triton.jit
+# Not specialised: a step's number of tokens must not be compiled anew while they wait.
+@triton.jit(do_not_specialize=["num_tokens"])
 def _take(
     token_ids, rows, positions, slots, last_tokens, slot_table, num_tokens, row_stride,
     BLOCK: tl.constexpr,

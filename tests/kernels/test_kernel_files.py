@@ -20,6 +20,9 @@ SHARED = {
 }
 PARTS = {"paged_attention": {"merge_partials"}, "sample": {"survey_logits"}}
 """Kernels that are launched by another's launcher."""
+CHANGING = {"num_tokens", "num_top", "plane"}
+"""Integers that follow from how many rows a step has and what they ask for.  Of others, which
+follow from the model, the compiler may see the value."""
 
 
 def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
@@ -58,6 +61,29 @@ def problems(name: str, text: str) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_kernel_can_be_read_alone(path: Path) -> None:
     assert problems(path.stem, path.read_text("utf-8")) == []
+
+
+def specialised(text: str) -> list[str]:
+    """Changing integers of kernels that are compiled anew for a 1 and for multiples of 16."""
+    found = []
+    for function in functions(ast.parse(text)).values():
+        for mark in map(ast.unparse, function.decorator_list):
+            is_launched = (ast.get_docstring(function) or "").startswith("Grid ")
+            if mark.startswith("triton.jit") and is_launched:
+                names = {argument.arg for argument in function.args.args} & CHANGING
+                found += [name for name in sorted(names) if f"'{name}'" not in mark]
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_step_waits_for_a_compiler(path: Path) -> None:
+    assert specialised(path.read_text("utf-8")) == []
+
+
+def test_an_integer_that_is_specialised_is_found() -> None:
+    body = "def _f(x, plane, num_top):\n    'Grid (rows).'\n"
+    assert specialised("@triton.jit\n" + body) == ["num_top", "plane"]
+    assert specialised("@triton.jit(do_not_specialize=['plane'])\n" + body) == ["num_top"]
 
 
 def test_what_is_shared_has_no_kernel_of_its_own() -> None:
