@@ -49,17 +49,23 @@ class GraphRecorder:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        # One for all: the library keeps a workspace for each stream that it has multiplied in.
+        self._stream = torch.cuda.Stream()
 
     def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         """See Recorder."""
-        stream = torch.cuda.Stream()
+        stream = self._stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             work()  # compiles what is not compiled yet, which cannot be recorded
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may allocate meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph,
+            pool=self._pool,
+            stream=stream,
+            capture_error_mode="thread_local",  # other threads may allocate meanwhile
+        ):
             result = work()
 
         def replay() -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Backend on the Triton kernels: puts weights, pool, decoder, rows and sampler together."""
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -115,6 +116,8 @@ class DeviceBackend:
                 max_length=options.max_length,
                 bytes_per_slot=self.kv_bytes_per_slot,
             )
+            del self._pool, self._forward
+            gc.collect()  # recordings know each other in circles; they go before the pool comes
             self._make_pool(options.agree(slots))
 
     def _home(self, config: ModelConfig, reader: WeightReader) -> WeightHome:

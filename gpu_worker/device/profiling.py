@@ -25,7 +25,8 @@ class GpuMeter:
     """MemoryMeter of a GPU.
 
     The caching allocator keeps what is freed, so what is taken after a step is what was taken at
-    its peak, with what is lost between blocks.
+    its peak, with what is lost between blocks.  Not so where a step is recorded, before which torch
+    gives back what it keeps: what is run after that counts.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -80,18 +81,19 @@ def measured_slots(
 def largest_steps(fit: PoolFit, max_length: int) -> list[Step]:
     """Those that may want the most memory, all at the end of the longest contexts.
 
-    One of as many tokens as there may be, nearly all of a prompt that is scored, the other rows
-    decoding; one in which all rows decode; and the longest of that kind that is recorded, as
-    recordings have memory of their own.
+    The longest in which all rows decode that is recorded, as recordings have memory of their own;
+    the longest at all of that kind, where that is another; and one of as many tokens as there may
+    be, nearly all of a prompt that is scored, the other rows decoding.  Recorded ones come first,
+    see GpuMeter.
     """
     num_rows = max(1, min(fit.max_rows, fit.max_tokens))
     num_items = max(1, MOST_ITEMS // num_rows)
     recorded_length = min(max_length, num_items * SPLIT)
     prompt = min(fit.max_tokens - num_rows + 1, max_length)
     return [
-        _step([prompt, *[1] * (num_rows - 1)], max_length),
-        _step([1] * num_rows, max_length),
         *([_step([1] * num_rows, recorded_length)] if recorded_length < max_length else []),
+        _step([1] * num_rows, max_length),
+        _step([prompt, *[1] * (num_rows - 1)], max_length),
     ]
 
 

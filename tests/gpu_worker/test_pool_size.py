@@ -86,7 +86,7 @@ def test_one_page_is_the_least_pool() -> None:
 )
 def test_the_largest_steps_are_whole(max_tokens: int, max_rows: int, max_length: int) -> None:
     fit = PoolFit(memory_fraction=1, max_tokens=max_tokens, max_rows=max_rows)
-    prompts, decodes, *recorded = largest_steps(fit, max_length)
+    *recorded, decodes, prompts = largest_steps(fit, max_length)
     num_rows = min(max_rows, max_tokens)
     assert len(prompts.token_ids) == min(max_tokens, max_length + num_rows - 1)
     assert {row.length for row in (*prompts.rows, *decodes.rows)} == {max_length}
@@ -108,7 +108,7 @@ def test_the_largest_steps_are_whole(max_tokens: int, max_rows: int, max_length:
 def test_the_longest_recorded_step_is_among_them() -> None:
     """Where steps of the longest contexts are too large to be recorded."""
     fit = PoolFit(memory_fraction=1, max_tokens=512, max_rows=256)
-    *_, longest, recorded = largest_steps(fit, 131_072)
+    recorded, longest, _ = largest_steps(fit, 131_072)
     lengths = [{row.length for row in step.rows} for step in (longest, recorded)]
     assert lengths == [{131_072}, {MOST_ITEMS // 256 * CutSizes(groups=1).split}]
     width = 131_072  # of a row of the store
@@ -116,6 +116,21 @@ def test_the_longest_recorded_step_is_among_them() -> None:
     shape = shape_of(step_columns(recorded, CutSizes(groups=1), width))
     assert shape is not None
     assert shape.items == MOST_ITEMS
+
+
+@pytest.mark.parametrize("max_length", [600, 131_072])
+def test_nothing_is_recorded_behind_a_step_that_is_not(max_length: int) -> None:
+    """As recording gives back what the allocator kept, which is what is measured."""
+    fit = PoolFit(memory_fraction=1, max_tokens=512, max_rows=256)
+
+    def is_recorded(step: Step) -> bool:
+        is_decode = all(row.extend_len == 1 for row in step.rows)
+        columns = step_columns(step, CutSizes(groups=1), max_length)
+        return is_decode and shape_of(columns) is not None
+
+    are_recorded = list(map(is_recorded, largest_steps(fit, max_length)))
+    assert are_recorded == sorted(are_recorded, reverse=True)
+    assert set(are_recorded) == {True, False}
 
 
 def test_weights_are_there_when_it_is_measured_and_the_step_is_run() -> None:
@@ -127,7 +142,7 @@ def test_weights_are_there_when_it_is_measured_and_the_step_is_run() -> None:
             meter, FIT, max_length=20, bytes_per_slot=10,
         )  # fmt: skip
     assert meter.events == ["tidy", "used", "step", "step", "used"]
-    assert [len(step.token_ids) for step in seen] == [FIT.max_tokens, FIT.max_rows]
+    assert [len(step.token_ids) for step in seen] == [FIT.max_rows, FIT.max_tokens]
     assert slots == (int((1 << 20) * 0.9) - 5000) // 640 * 64 - 64
     (event,) = events
     assert (event["event"], event["num_slots"]) == ("pool_fitted", slots)
