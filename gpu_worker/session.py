@@ -25,11 +25,12 @@ _log = structlog.get_logger(__name__)
 
 BEAT_NS = 1_000_000_000
 """Between two hellos while not ready, and between two pings while idle."""
+MAX_IN_FLIGHT = 2
+"""Steps that are begun and not answered."""
 _POLL_MS = 100
 """How long a stop may go unnoticed."""
 _GLANCE_S = 50e-6
 """Between two looks at a step in flight: a step of a device takes milliseconds."""
-_MAX_IN_FLIGHT = 2
 _MAX_FAULT_CHARS = 500
 _NOT_READY = "not ready: an earlier step failed"
 
@@ -159,7 +160,7 @@ class Session:
             self._begin(plan)
 
     def _begin(self, plan: BatchPlan) -> None:
-        while len(self._in_flight) >= _MAX_IN_FLIGHT:
+        while len(self._in_flight) >= MAX_IN_FLIGHT:
             self._finish_first()
         if not self._is_ready:
             self._fail(plan.step_id, _NOT_READY)

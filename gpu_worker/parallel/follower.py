@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ import structlog
 from gpu_worker.engine import Engine, PlanError, StepInFlight
 from gpu_worker.parallel.followers import GRACE_S, one_line
 from gpu_worker.parallel.link import Kind, Link
+from gpu_worker.session import MAX_IN_FLIGHT
 from protos import wire
 from protos.errors import RadixdError
 from protos.plan import BatchPlan
@@ -72,21 +74,22 @@ def follow(engine: Engine, receive: Callable[[float | None], Message | None]) ->
     Raises:
         Exception: whatever a step raises but PlanError, which rank 0 then has as well.
     """
-    in_flight: StepInFlight | None = None
+    in_flight: deque[StepInFlight] = deque()
     while True:
-        message = receive(None if in_flight is None else _GLANCE_S)
+        message = receive(_GLANCE_S if in_flight else None)
         if message is None:
-            if in_flight is not None and in_flight.is_done():
-                in_flight.result()  # for its failure
-                in_flight = None
+            if in_flight and in_flight[0].is_done():
+                in_flight.popleft().result()  # for its failure, and for what it makes known
         elif message[0] == Kind.RESET:
-            in_flight = None
+            in_flight.clear()
             engine.reset()
         else:
             plan = wire.decode(message[1]).message
             assert isinstance(plan, BatchPlan), message[0]
+            while len(in_flight) >= MAX_IN_FLIGHT:
+                in_flight.popleft().result()  # rank 0 has had it: its rows went on by their tokens
             with contextlib.suppress(PlanError):
-                in_flight = engine.begin(plan)
+                in_flight.append(engine.begin(plan))
 
 
 def _listen(link: Link, inbox: "queue.SimpleQueue[Message]") -> None:

@@ -234,6 +234,36 @@ class Lame:
         raise RuntimeError("the device is gone")
 
 
+def test_a_follower_hears_of_each_step_in_order_and_of_no_more_than_two_late() -> None:
+    """What a step sampled is known to grammars once its result is asked for, on every rank."""
+    events: list[str] = []
+
+    class Slow:
+        def __init__(self, step_id: int) -> None:
+            self.step_id = step_id
+
+        def is_done(self) -> bool:
+            return False
+
+        def result(self) -> None:
+            events.append(f"result {self.step_id}")
+
+    class Engine(Broken):
+        def begin(self, plan: BatchPlan) -> Slow:  # type: ignore[override]
+            events.append(f"begin {plan.step_id}")
+            return Slow(plan.step_id)
+
+    def messages() -> Iterator[tuple[Kind, bytes] | None]:
+        for step_id in (1, 2, 3, 4):
+            yield Kind.PLAN, wire.encode(Envelope(epoch=0, message=nothing(step_id)))
+            yield None
+
+    given = messages()
+    with pytest.raises(StopIteration):
+        follow(Engine(Over()), lambda timeout_s: next(given))
+    assert events == ["begin 1", "begin 2", "result 1", "begin 3", "result 2", "begin 4"]
+
+
 def test_a_follower_notices_a_failure_while_nobody_asks() -> None:
     class Engine(Broken):
         def begin(self, plan: BatchPlan) -> Lame:  # type: ignore[override]
