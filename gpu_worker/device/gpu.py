@@ -7,8 +7,10 @@ choosing, and what the GPU is used for.
 import glob
 import os
 import shutil
+import sysconfig
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 """Of NVIDIA's driver, AMD's, and either under Windows."""
@@ -16,6 +18,8 @@ LEAST_CAPABILITY = (8, 0)
 """Compute capability of the oldest NVIDIA GPU that has bfloat16; kernels are compiled from there
 on."""
 COMPILERS = ("gcc", "clang")
+_SCHEME = "posix_prefix"
+"""Where Triton looks for Python's headers, which that code needs."""
 INTERPRETER = "TRITON_INTERPRET"
 """Variable that makes Triton run kernels in numpy, on the CPU."""
 
@@ -56,6 +60,8 @@ def find_gpu() -> Gpu:
     if not (os.environ.get("CC") or any(map(shutil.which, COMPILERS))):
         # Triton compiles the code that launches its kernels when they are first run.
         raise NoGpu(f"no C compiler for Triton: neither {' nor '.join(COMPILERS)}, and CC is unset")
+    if not (Path(sysconfig.get_paths(_SCHEME)["include"]) / "Python.h").is_file():
+        raise NoGpu("no Python.h for Triton: the headers of this Python are not installed")
     try:
         import torch
         import triton  # noqa: F401 (the kernels need it)

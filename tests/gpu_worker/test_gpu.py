@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import sysconfig
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     monkeypatch.delenv("TRITON_INTERPRET")
     monkeypatch.setattr(gpu, "DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
     monkeypatch.setenv("CC", "gcc")
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(sysconfig, "get_paths", lambda _: {"include": str(tmp_path)})
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -64,6 +67,12 @@ def test_no_compiler(machine: pytest.MonkeyPatch) -> None:
     machine.delenv("CC")
     machine.setenv("PATH", "/no/such/folder")
     assert refusal() == "no C compiler for Triton: neither gcc nor clang, and CC is unset"
+
+
+def test_no_headers(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "Python.h").unlink()
+    wanted = "no Python.h for Triton: the headers of this Python are not installed"
+    assert refusal() == wanted
 
 
 def test_a_build_of_torch_for_the_cpu(machine: pytest.MonkeyPatch) -> None:
