@@ -84,7 +84,8 @@ def _look(model: Any, config: ModelConfig) -> list[_Layer]:
     def mask(batch_size: int, q_length: int, kv_length: int, *_: Any, **asked: Any) -> torch.Tensor:
         window = window_of(asked["mask_function"], config.max_length)
         # Of the shape of a mask, as some models cut pieces out of it.
-        return torch.full((batch_size, 1, q_length, kv_length), float(window))
+        shape = (batch_size, 1, q_length, kv_length)
+        return torch.full(shape, float(window), device=model.device)
 
     bind(model, attend, mask)
     _compute(model, [_FIRST])
