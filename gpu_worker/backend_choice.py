@@ -73,6 +73,9 @@ def make_backend(model: OpenModel, limits: EngineLimits, options: BackendOptions
         ModelError: the weights cannot be read, or the pool does not fit in memory.
         InvalidRequest: what was asked for cannot be had here; names the option.
     """
+    if options.deterministic and model.config.foreign_folder:
+        problem = "the products of a family that transformers computes depend on their company"
+        raise InvalidRequest("deterministic", problem)
     kinds = possible(options)
     missing: list[tuple[BackendKind, str]] = []
     for kind in kinds:

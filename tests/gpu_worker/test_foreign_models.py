@@ -2,6 +2,7 @@
 and a refusal of those whose tokens know of each other by other ways."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,8 @@ def test_options_that_a_foreign_model_cannot_have_are_refused_by_name(tmp_path: 
     int8 = BackendOptions(backend="triton", device="cpu", weights="int8")
     with pytest.raises(InvalidRequest, match=r"weights.*transformers computes"):
         driver_of(source, int8)
+    with pytest.raises(InvalidRequest, match=r"deterministic.*transformers computes"):
+        driver_of(source, replace(TORCH, deterministic=True))
 
 
 def test_tokens_that_hear_of_each_other_beside_attention_are_found() -> None:
