@@ -47,7 +47,7 @@ class Decoder(Generic[StepT]):
         arithmetic, weights = self._arithmetic, self._weights
         hidden = arithmetic.embed(weights.embedding, step)
         if not len(hidden):  # a plan that only frees rows
-            return hidden.new_empty(0, self._vocab_size, dtype=torch.float32)
+            return hidden
         update: torch.Tensor | None = None
         for index, layer in enumerate(weights.layers):
             update = self._layer(index, layer, step, hidden, update)
