@@ -60,12 +60,14 @@ class GraphRecorder:
             work()  # compiles what is not compiled yet, which cannot be recorded
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
+        recording = torch.cuda.graph(
             graph,
             pool=self._pool,
             stream=stream,
             capture_error_mode="thread_local",  # other threads may allocate meanwhile
-        ):
+        )
+        # Where a recording fails, torch goes on in its stream.
+        with torch.cuda.stream(torch.cuda.current_stream()), recording:
             result = work()
 
         def replay() -> torch.Tensor:

@@ -72,21 +72,15 @@ class DeviceForward:
 
     def record_all(self, staging: Staging) -> None:
         """Records steps of every number of rows, without stems and up to middling contexts; the
-        largest first, in whose memory the others find room.  Where that cannot be, nothing is
-        recorded from here on, and a warning says why."""
+        largest first, in whose memory the others find room."""
         graphs = self.graphs
         if graphs is None:
             return
-        try:
-            for num_rows in reversed(graphs.sizes):
-                for columns in graphs.with_room(self._filled(EMPTY_STEP, num_rows)):
-                    flat, _ = staging.send(columns.columns())
-                    graphs.run(columns, flat)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            self.graphs = None
-            _log.warning("steps_not_recorded", reason=str(error).partition("\n")[0])
+        for num_rows in reversed(graphs.sizes):
+            for columns in graphs.with_room(self._filled(EMPTY_STEP, num_rows)):
+                if self.graphs is None:  # it does not work here
+                    return
+                self._recorded(columns, *staging.send(columns.columns()))
 
     def logits(
         self, prepared: Prepared, flat: torch.Tensor, there: Mapping[str, torch.Tensor]
@@ -98,11 +92,26 @@ class DeviceForward:
         if not len(prepared.columns.tokens["token_ids"]):
             return self._decoder.logits(flat.new_empty(0, 1))
         if prepared.is_recorded:
-            assert self.graphs is not None
-            states = self.graphs.run(prepared.columns, flat)
+            states = self._recorded(prepared.columns, flat, there)
         else:
             states = self._states(prepared.columns, there)
         return self._decoder.logits(states[: prepared.num_logits])
+
+    def _recorded(
+        self, columns: StepColumns, flat: torch.Tensor, there: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """States of a step, recorded or played again.  Where that cannot be, whether memory is
+        measured, the worker starts or serves, nothing is recorded from then on, and a warning says
+        why."""
+        if self.graphs is not None:
+            try:
+                return self.graphs.run(columns, flat)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self.graphs = None
+                _log.warning("steps_not_recorded", reason=str(error).partition("\n")[0])
+        return self._states(columns, there)
 
     def _filled(self, step: Step, num_rows: int) -> StepColumns:
         rows = self._rows

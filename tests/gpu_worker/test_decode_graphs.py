@@ -126,12 +126,15 @@ class NoLayers:
     """A decoder of which nothing is asked but that it is there."""
 
     def states(self, step: StepInputs) -> torch.Tensor:
-        return torch.zeros(len(step.token_ids), 1)
+        return step.token_ids[:, None].float()
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        return states
 
 
 def test_what_most_steps_need_is_recorded_at_start() -> None:
     rows = RowStore(max_rows=3, max_length=WIDTH, vocab_size=9, device=CPU)
-    forward = DeviceForward(NoLayers(), rows, SIZES, CallRecorder())  # type: ignore[arg-type]
+    forward = DeviceForward(NoLayers(), rows, SIZES, CallRecorder())
     forward.record_all(Staging(CPU))
     assert forward.graphs is not None
     found = [(shape.rows, shape.items, shape.partials) for shape in forward.graphs.shapes]
@@ -146,9 +149,25 @@ class NoGraphs:
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
 
+def test_a_step_that_cannot_be_recorded_is_run_as_it_is() -> None:
+    """The first one is when memory is measured, before any are recorded for their own sake."""
+    rows = RowStore(max_rows=3, max_length=WIDTH, vocab_size=9, device=CPU)
+    forward = DeviceForward(NoLayers(), rows, SIZES, NoGraphs())
+    step, staging = decodes([5, 2, 9]), Staging(CPU)
+    found = []
+    with capture_logs() as said:
+        for is_recorded in (True, False):
+            prepared = forward.prepare(step)
+            assert prepared.is_recorded is is_recorded
+            flat, there = staging.send(prepared.columns.columns())
+            found.append(forward.logits(prepared, flat, there).tolist())
+    assert found == [[[token] for token in step.token_ids.tolist()]] * 2
+    assert [event["event"] for event in said] == ["steps_not_recorded"]
+
+
 def test_what_cannot_be_recorded_is_run_as_it_is() -> None:
     rows = RowStore(max_rows=3, max_length=WIDTH, vocab_size=9, device=CPU)
-    forward = DeviceForward(NoLayers(), rows, SIZES, NoGraphs())  # type: ignore[arg-type]
+    forward = DeviceForward(NoLayers(), rows, SIZES, NoGraphs())
     with capture_logs() as said:
         forward.record_all(Staging(CPU))
     assert [(event["event"], event["reason"]) for event in said] == [
