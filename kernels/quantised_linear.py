@@ -44,10 +44,13 @@ class QuantisedWeight:
         return self.scale.shape[0], self.scale.shape[1] * GROUP
 
 
-def quantised_linear(x: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
+def quantised_linear(
+    x: torch.Tensor, weight: QuantisedWeight, *, one_tile: bool = False
+) -> torch.Tensor:
     """[tokens, num_outputs] of [tokens, num_inputs], in x's type, summed in float32.
 
-    A token's bits do not depend on the others: inputs are summed in one order.
+    one_tile: a token's bits do not depend on how many others there are.  Else few tokens have a
+    smaller tile, which is faster, but may be multiplied by other instructions, as on sm_90.
 
     Raises:
         ValueError: shapes or types do not go together.
@@ -56,7 +59,7 @@ def quantised_linear(x: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
     num_tokens = len(x)
     num_outputs, num_inputs = weight.shape
     y = x.new_empty(num_tokens, num_outputs)
-    block_m = 16 if num_tokens <= 16 else 64
+    block_m = block_tokens(num_tokens, one_tile)
     if num_tokens:
         constants = _constants(weight.bits, block_m, num_inputs, x.dtype)
         grid = (
@@ -69,6 +72,11 @@ def quantised_linear(x: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
             **FUSED,
         )  # fmt: skip
     return y
+
+
+def block_tokens(num_tokens: int, one_tile: bool) -> int:
+    """Tokens of a tile."""
+    return 16 if num_tokens <= 16 and not one_tile else 64
 
 
 def _constants(bits: int, block_m: int, num_inputs: int, dtype: torch.dtype) -> dict[str, int]:
@@ -129,7 +137,9 @@ def _added(total, numbers, code, factor, least):
     return tl.dot(numbers, weight, total, input_precision="ieee")
 
 
-def quantised_linear_reference(x: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
+def quantised_linear_reference(
+    x: torch.Tensor, weight: QuantisedWeight, *, one_tile: bool = False
+) -> torch.Tensor:
     """The same in plain torch: the widened matrix, in x's type."""
     _check(x, weight)
     return (x.float() @ widened(weight).to(x.dtype).float().T).to(x.dtype)

@@ -37,8 +37,8 @@ class QuantisedHome:
         deterministic: bool = False,
     ) -> None:
         """keep_int8: matrices that are not of 4 bits in the file get 8 where `kind` is int4, see
-        read_stacked_blocks; the head always does.  deterministic: one kernel for any number of
-        tokens."""
+        read_stacked_blocks; the head always does.  deterministic: one kernel and one tile for any
+        number of tokens."""
         self._home = home
         self._device = device
         self._kind: BlockKind = kind
@@ -104,7 +104,7 @@ def quantised_weight(blocks: Blocks, device: torch.device) -> QuantisedWeight:
 
 
 def _any_count(weight: QuantisedWeight) -> Product:
-    return lambda x: quantised_linear(x, weight)
+    return lambda x: quantised_linear(x, weight, one_tile=True)
 
 
 def _by_count(weight: QuantisedWeight) -> Product:

@@ -11,7 +11,8 @@ from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.device.quantised_home import QuantisedHome
 from gpu_worker.weight_home import MatrixSource, Role
-from kernels.quantised_linear import MOST_TOKENS
+from kernels import quantised_linear
+from kernels.quantised_linear import MOST_TOKENS, block_tokens
 from tests.gpu_worker.random_models import RandomWeights, all_logits, shape
 
 CPU = torch.device("cpu")
@@ -88,6 +89,24 @@ def test_many_tokens_are_multiplied_like_few() -> None:
         many, few = product(x), product(x[:3])
         torch.testing.assert_close(many[:3], few, atol=1e-5, rtol=1e-5)
         assert torch.equal(many[:3], few) or not deterministic
+
+
+def test_one_tile_serves_any_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter gives tiles the same bits, which instructions of a GPU need not."""
+    used: list[int] = []
+
+    def watched(num_tokens: int, one_tile: bool) -> int:
+        used.append(block_tokens(num_tokens, one_tile))
+        return used[-1]
+
+    monkeypatch.setattr(quantised_linear, "block_tokens", watched)
+    for deterministic in (True, False):
+        product = home("int8", deterministic=deterministic).matrix(
+            "down", sources(RandomWeights(), (7, 32))
+        )
+        for num_tokens in (1, 17):
+            product(torch.ones(num_tokens, 32))
+    assert used == [64, 64, 16, 64]
 
 
 def test_biases_are_added() -> None:
