@@ -16,6 +16,10 @@ from kernels.attention_inputs import ITEM_FIELDS, NO_PARTIAL, NOT_CAUSAL
 
 IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
+_WINDOW_STEP = 64
+"""A row is read from a multiple of these positions on, wherever its window begins.  As many as the
+kernel takes at once at most: else a token's sums would begin where its chunk does."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -130,7 +134,8 @@ def _row_items(rows: Rows, cuts: Cuts, covered: IntArray) -> IntArray:
     position = rows.length[of_row] - rows.num_queries[of_row] + nth * tile
     low = covered[of_row].astype(np.int64)
     if cuts.window:
-        low = np.maximum(low, position - cuts.window + 1)
+        first_seen = position - cuts.window + 1
+        low = np.maximum(low, first_seen - first_seen % _WINDOW_STEP)
     begin, end, tiles = _ranges(low, position + queries, cuts.split)
     is_whole = np.bincount(tiles, minlength=len(of_row)) == 1
     is_part = ~(is_whole & (covered[of_row] == 0))

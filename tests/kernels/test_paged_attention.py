@@ -146,16 +146,22 @@ def test_a_row_has_the_same_bits_alone_and_in_company() -> None:
         assert torch.equal(out[0], together[index])
 
 
-def test_a_prompt_has_the_same_bits_whole_and_in_chunks() -> None:
+@pytest.mark.parametrize("window", [0, 30])
+def test_a_prompt_has_the_same_bits_whole_and_in_chunks(window: int) -> None:
     shape = Shape(lengths=(100,), queries=(40,))
+    asked = rules(shape, window=window)
+
+    def attended(given: Batch) -> torch.Tensor:
+        work = cut(given, block_queries=64, window=window)
+        return paged_attention(given.query, given.kv, work, asked)
+
     given = batch(shape)
-    whole = paged_attention(given.query, given.kv, cut(given, block_queries=64), rules(shape))
     parts = []
     for length, queries in ((80, given.query[:20]), (100, given.query[20:])):
         chunk_shape = dataclasses.replace(shape, lengths=(length,), queries=(20,))
-        chunk = dataclasses.replace(given, query=queries, rows=batch(chunk_shape).rows)
-        parts.append(paged_attention(queries, given.kv, cut(chunk, block_queries=64), rules(shape)))
-    assert torch.equal(torch.cat(parts), whole)
+        rows = batch(chunk_shape).rows
+        parts.append(attended(dataclasses.replace(given, query=queries, rows=rows)))
+    assert torch.equal(torch.cat(parts), attended(given))
 
 
 def test_what_lies_past_the_items_is_not_read() -> None:
