@@ -6,6 +6,7 @@ Collects every violation and raises once, so that one look shows the whole damag
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 from scheduler_svc.core.page_pool import Owner
 from scheduler_svc.core.radix_node import TOKEN_BYTES, RadixNode
@@ -71,17 +72,21 @@ def _check_partition(
         Owner.TREE: [page for node in nodes for page in node.pages],
         Owner.IN_FLIGHT: pool.in_flight_pages(),
     }
-    count = Counter(page for pages in claims.values() for page in pages)
-    twice = [page for page, times in count.items() if times > 1]
-    if twice:
-        broken.append(f"pages with two owners: {twice}")
-    lost = [page for page in range(1, pool.num_pages + 1) if page not in count]
-    if lost:
-        broken.append(f"pages with no owner: {lost}")
+    claimed = sorted(chain.from_iterable(claims.values()))
+    if claimed != list(range(1, pool.num_pages + 1)):  # which ones is asked only then
+        count = Counter(claimed)
+        twice = [page for page, times in count.items() if times > 1]
+        if twice:
+            broken.append(f"pages with two owners: {twice}")
+        lost = [page for page in range(1, pool.num_pages + 1) if page not in count]
+        if lost:
+            broken.append(f"pages with no owner: {lost}")
+    owner_of = pool.owners.__getitem__
     for owner, pages in claims.items():
+        if bytes(map(owner_of, pages)) == bytes([owner]) * len(pages):
+            continue
         wrong = [page for page in pages if pool.owners[page] != owner]
-        if wrong:
-            broken.append(f"owner byte is not {owner.name}: {wrong}")
+        broken.append(f"owner byte is not {owner.name}: {wrong}")
 
 
 def _check_tree(
@@ -90,25 +95,31 @@ def _check_tree(
     tree, page_bytes = scheduler.state.tree, TOKEN_BYTES * scheduler.state.config.page_size
     leases = Counter(r.lease.node for r in holders if r.lease is not None)
     leases.update(pin.lease.node for pin in scheduler.state.pins if pin.lease is not None)
+    locked = evictable = 0
     for node in nodes:
-        name = f"node {node.serial}"
-        if node.num_leases != leases[node]:
-            broken.append(f"{name}: {node.num_leases} leases, {leases[node]} receipts")
-        held = node.num_leases + sum(child.num_holds > 0 for child in node.children.values())
-        if node.num_holds != held:
-            broken.append(f"{name}: {node.num_holds} holds, should be {held}")
-        if len(node.key) != len(node.pages) * page_bytes:
-            broken.append(f"{name}: key and pages differ in length")
-        if node.parent is not None and not node.pages:
-            broken.append(f"{name}: empty edge")
+        wrong = []
+        if node.num_leases != (receipts := leases.get(node, 0)):
+            wrong.append(f"{node.num_leases} leases, {receipts} receipts")
+        held = node.num_leases
         for first, child in node.children.items():
+            held += child.num_holds > 0
             if child.parent is not node or child.key[:page_bytes] != first:
-                broken.append(f"{name}: child under the wrong page")
+                wrong.append("child under the wrong page")
+        if node.num_holds != held:
+            wrong.append(f"{node.num_holds} holds, should be {held}")
+        if len(node.key) != len(node.pages) * page_bytes:
+            wrong.append("key and pages differ in length")
+        if node.parent is not None and not node.pages:
+            wrong.append("empty edge")
         is_leaf = node.parent is not None and not node.children and not node.num_holds
         if is_leaf and not node.queued:
-            broken.append(f"{name}: evictable leaf that eviction does not know")
-    locked = sum(len(node.pages) for node in nodes if node.num_holds)
-    evictable = sum(len(node.pages) for node in nodes if not node.num_holds)
+            wrong.append("evictable leaf that eviction does not know")
+        if node.num_holds:
+            locked += len(node.pages)
+        else:
+            evictable += len(node.pages)
+        if wrong:
+            broken += [f"node {node.serial}: {text}" for text in wrong]
     if (tree.num_locked_pages, tree.num_evictable_pages) != (locked, evictable):
         broken.append(
             f"tree counts {tree.num_locked_pages} locked, {tree.num_evictable_pages} evictable; "
