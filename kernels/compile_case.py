@@ -1,7 +1,8 @@
 """One kernel with one set of constants, as it is compiled ahead of time to be looked at.
 
 Each file of kernels lists its own, with the constants its launcher uses; `kernels.check` compiles
-them.  Not here: compiling.
+them.  Here too, as launchers and cases must agree: launch options that kernels share, and whose GPU
+it is.  Not here: compiling.
 """
 
 from collections.abc import Iterable, Mapping
