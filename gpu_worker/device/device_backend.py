@@ -182,7 +182,11 @@ class DeviceBackend:
     def _sizes(self) -> CutSizes:
         """How contexts are cut; with stems, where a token's bits may depend on its company."""
         config = self._config
-        sizes = CutSizes(groups=config.num_groups, windows=config.distinct_windows)
+        sizes = CutSizes(
+            groups=config.num_groups,
+            windows=config.distinct_windows,
+            one_block=self._options.deterministic,
+        )
         cost = StemCost(
             rows_of_item=blocks(sizes.groups)[1] // sizes.groups,
             split=sizes.split,

@@ -60,6 +60,8 @@ class CutSizes:
     """Those that layers have, each once; 0: a layer without."""
     stems: StemCost | None = None
     """Which stems are read once for all their rows; None: none."""
+    one_block: bool = False
+    """Decodes have the block of prompts, too: products in another one may add up otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +212,8 @@ def blocks(groups: int) -> tuple[int, int]:
 def _all_work(rows: Rows, stems: IntArray, sizes: CutSizes, num_tokens: int) -> list[Work]:
     """Rows that decode and rows of prompts apart, for each window."""
     decode_block, prompt_block = blocks(sizes.groups)
+    if sizes.one_block:
+        decode_block = prompt_block
     is_decode = rows.num_queries <= decode_block // sizes.groups
     found = []
     for block, chosen in ((decode_block, is_decode), (prompt_block, ~is_decode)):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from gpu_worker.blocks import FloatArray
+from gpu_worker.device import kernel_arithmetic
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.engine import StepInFlight
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
 from gpu_worker.torch_backend import TorchBackend
+from kernels.attention_inputs import PagedKv, WorkItems
+from kernels.paged_attention import paged_attention
 from protos.plan import BatchPlan, BatchResult, Hello, LogprobColumns, SamplingParams
 from radixd.chassis.vocabulary import fake_vocabulary
 from tests.gpu_worker.driver import Driver, Known, Part, Row
@@ -183,6 +187,27 @@ def test_tokens_are_those_of_torch(story: tuple[list[BatchPlan], list[BatchResul
         near(ours.logprobs, theirs.logprobs)
         near(ours.prompt_logprobs, theirs.prompt_logprobs)
         assert ours.row_faults == theirs.row_faults
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_deterministic_attention_has_one_tile(
+    monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    """Interpreted, both add alike: on a GPU they may be multiplied by other instructions."""
+    found = set()
+
+    def attended(query: torch.Tensor, kv: PagedKv, work: WorkItems, *others: Any) -> torch.Tensor:
+        found.add(work.block_queries)
+        return paged_attention(query, kv, work, *others)
+
+    monkeypatch.setattr(kernel_arithmetic, "paged_attention", attended)
+    backend = device_backend(deterministic=deterministic)
+    tokens, slots = random_tokens(40, 1, VOCAB), np.arange(1, 41, dtype=np.int32)
+    for begin, end in ((0, 38), (38, 39)):
+        backend.forward(
+            make_step([Piece(tokens=tokens, slots=slots, begin=begin, end=end, num_samples=1)])
+        )
+    assert len(found) == (1 if deterministic else 2)
 
 
 def test_deterministic_bits_are_the_same_in_any_company() -> None:
