@@ -117,7 +117,8 @@ def _native(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> 
     )
     kernels = check_native(model.config, native)  # before gigabytes are read for it
     format = _chosen_format(model, options, kernels)
-    gc.collect()  # what was measured goes before the pool comes
+    if options.weights == "auto":
+        gc.collect()  # what was measured goes before the pool comes
     with model.reading() as reader:
         weights = read_native_weights(model.config, reader, format)
     return NativeBackend(model.config, weights, native)

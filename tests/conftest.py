@@ -1,5 +1,6 @@
 """What every test folder shares; fixtures live beside the tests that use them."""
 
+import gc
 import os
 
 import pytest
@@ -22,6 +23,17 @@ def pytest_xdist_auto_num_workers() -> int:
     Not more than eight: each holds two gigabytes once it has seen all the models.
     """
     return min(8, (os.cpu_count() or 1) + 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow ones come first, so that none is left over when the other processes have ended."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

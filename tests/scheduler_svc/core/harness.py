@@ -95,6 +95,8 @@ class Bench:
     def schedule(self):
         """One call of schedule; True when it produced a plan."""
         step = self.core.schedule(self.now_ns)
+        if step.plan is None and not step.outputs:
+            return False  # the books are looked at with the next news
         self.take(step.outputs)
         if step.plan is None:
             return False

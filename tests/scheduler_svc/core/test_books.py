@@ -300,7 +300,7 @@ def test_each_tenants_books_sum_up_to_all():
 
 
 def test_names_of_tenants_are_bounded():
-    bench = Bench(N=4096, r=8, max_waiting=2000)
+    bench = Bench(N=512, r=8, max_waiting=2000)
     for i in range(1000):
         bench.submit(f"x{i}", letters(4, seed=i), 2, tenant=f"tenant {i}")
     bench.step()

@@ -11,7 +11,7 @@ from scheduler_svc.core.config import TenantPolicy
 from scheduler_svc.core.retraction import RETRACTION_POLICIES
 from tests.scheduler_svc.core.harness import OK_ENDINGS, Bench
 
-SEEDS = (934, 1035, 1572, 1602, 1698, *range(40))
+SEEDS = (934, 1035, 1572, 1602, 1698, *range(16))
 """The first five told the worker of pages that were gone."""
 
 
