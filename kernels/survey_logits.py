@@ -107,7 +107,7 @@ def survey_logits_reference(logits: torch.Tensor, sampling: Sampling) -> torch.T
         if heat < GREEDY_BELOW:
             continue
         if 0 < top_k < vocab_size or sampling.top_p[row] < 1 or sampling.min_p[row] > 0:
-            finite = highest[row].nan_to_num(neginf=0.0)
+            finite = highest[row].nan_to_num(posinf=torch.inf, neginf=0.0)
             more[row] = torch.exp((numbers - finite[:, None]) / heat).sum(-1)
         else:
             words = random_words_reference(

@@ -146,13 +146,15 @@ def test_the_survey_says_of_groups_how_much_they_can_matter() -> None:
     """Largest logits exactly; masses to rounding; no noisy score above its bound."""
     rows, asked = logits(len(ROWS)), parameters(range(len(ROWS)))
     rows[1, 70], rows[2, 5], rows[3, 2990:] = torch.nan, torch.nan, -torch.inf
+    rows[4, 9] = torch.inf
     ours, wanted = survey_logits(rows, asked), survey_logits_reference(rows, asked)
     assert torch.equal(ours[0], wanted[0])
     drawn = asked.temperature > 0.1
     torch.testing.assert_close(
         ours[1][drawn], wanted[1][drawn], rtol=2e-6, atol=2e-5, equal_nan=True
     )
-    assert ours[1].isnan().sum() == 2
+    # Of greedy rows there is whatever was there before.
+    assert ours[1][drawn].isnan().sum() == wanted[1][drawn].isnan().sum() >= 2
 
 
 @pytest.mark.parametrize("num_top", [0, 1, 5])
