@@ -185,6 +185,9 @@ class DeviceBackend:
         sizes = CutSizes(
             groups=config.num_groups,
             windows=config.distinct_windows,
+            enough_items=0
+            if self._options.deterministic
+            else -(-_ENOUGH_PROGRAMS // config.num_kv_heads),
             one_block=self._options.deterministic,
         )
         cost = StemCost(
@@ -228,6 +231,11 @@ class DeviceBackend:
     def phases_ns(self) -> Mapping[str, int]:
         """All of it as "rest": what runs on a device is not known from here."""
         return {"products": 0, "attention": 0, "rest": self._forward_ns}
+
+
+_ENOUGH_PROGRAMS = 256
+"""Of prompts' attention, one for each item and KV head: two for each multiprocessor of the largest
+cards of today, give or take some."""
 
 
 def _recorder(device: torch.device) -> Recorder:

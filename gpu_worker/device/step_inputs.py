@@ -60,6 +60,10 @@ class CutSizes:
     """Those that layers have, each once; 0: a layer without."""
     stems: StemCost | None = None
     """Which stems are read once for all their rows; None: none."""
+    enough_items: int = 0
+    """Items of a step's prompts that fill the device: contexts are cut into no more parts than that
+    takes, as the partial results of thousands of tokens would be gigabytes to write and to read.
+    0: they are cut like those of decodes, so that a token's bits do not depend on its company."""
     one_block: bool = False
     """Decodes have the block of prompts, too: products in another one may add up otherwise."""
 
@@ -230,7 +234,7 @@ def _all_work(rows: Rows, stems: IntArray, sizes: CutSizes, num_tokens: int) -> 
                 groups=sizes.groups,
                 block_queries=block,
                 stem_block_queries=prompt_block,
-                split=sizes.split,
+                split=sizes.split if chosen is is_decode else _prompt_split(some, block, sizes),
                 window=window,
             )
             shared: Sequence[Stem] = ()
@@ -239,6 +243,17 @@ def _all_work(rows: Rows, stems: IntArray, sizes: CutSizes, num_tokens: int) -> 
             plan = plan_attention(some, cuts, shared, num_tokens)
             found.append(Work(window=window, cuts=cuts, plan=plan))
     return found
+
+
+def _prompt_split(rows: Rows, block: int, sizes: CutSizes) -> int:
+    """Positions of an item of these prompts at most, a multiple of those of a decode."""
+    if not sizes.enough_items:
+        return sizes.split
+    tile = block // sizes.groups
+    num_tiles = int((-(-rows.num_queries // tile)).sum())
+    num_parts = -(-sizes.enough_items // num_tiles)
+    part = -(-int(rows.length.max()) // num_parts)
+    return -(-part // sizes.split) * sizes.split
 
 
 def _among(stems: IntArray, is_decode: Any) -> list[Stem]:

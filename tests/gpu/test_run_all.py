@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_worker.device import step_inputs
+from gpu_worker.device import device_backend, step_inputs
 from tests.gpu import cases_layers, run_all, speed_attention
 from tests.gpu.all_cases import checks, every_case, files_without_case, speeds
 from tests.gpu.case import Prepared
@@ -69,6 +69,10 @@ def test_attention_is_cut_as_the_engine_cuts_it() -> None:
     ours = (speed_attention.DECODE_BLOCK, speed_attention.PROMPT_BLOCK, speed_attention.SPLIT)
     theirs = (step_inputs._DECODE_BLOCK, step_inputs._PROMPT_BLOCK)
     assert ours == (*theirs, step_inputs.CutSizes(groups=4).split)
+    tokens_of_tile = speed_attention.PROMPT_BLOCK // 4
+    num_programs = speed_attention.EXTEND.queries // tokens_of_tile * 8
+    assert num_programs >= device_backend._ENOUGH_PROGRAMS  # so it is not cut
+    assert speed_attention.EXTEND.split > speed_attention.EXTEND.length
 
 
 def interpreted(
