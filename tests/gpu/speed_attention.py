@@ -63,7 +63,7 @@ def speeds() -> Iterator[Speed]:
     yield _speed("decode 1 x 32k", replace(DECODE, num_rows=1))
     yield _speed("decode 256 x 1k", replace(DECODE, num_rows=256, length=1024))
     yield _speed("extend 1 x 8k page16", replace(EXTEND, page_size=16))
-    yield _speed("extend 1 x 8k cut as in deterministic mode", replace(EXTEND, split=SPLIT))
+    yield _speed("extend 1 x 8k, fixed cuts", replace(EXTEND, split=SPLIT))
     yield _speed("extend 1 x 8k BM128", replace(EXTEND, block_queries=128))
     yield _speed("extend 2k behind 30k", replace(EXTEND, length=32_768, queries=2048))
     yield _speed(

@@ -235,16 +235,16 @@ def test_what_is_wrong_is_not_timed_and_what_is_lost_is_told() -> None:
         f"check {EXTEND} kv=int8": Lost(reason="took more than 90 s"),
         f"{EXTEND} kv=fp8": "RuntimeError: an illegal memory access",
         f"{EXTEND} page16": Lost(reason="the process ended with status -6"),
-        f"{EXTEND} uncut": Lost(reason="time", was_started=False),
-        f"{EXTEND} BM128 uncut": measured(5.0, Work(num_bytes=1)),
+        f"{EXTEND}, fixed cuts": Lost(reason="time", was_started=False),
+        f"{EXTEND} BM128": measured(5.0, Work(num_bytes=1)),
     }
     report, _ = session("extend 1 x 8k", answers)
     rows = {row.case.removeprefix("extend 1 x 8k"): row for row in report.rows}
     assert {case: row.status for case, row in rows.items()} == {
         "": "wrong", " kv=int8": "failed", " kv=fp8": "failed", " page16": "failed",
-        " uncut": "ok", " BM128 uncut": "ok",
+        ", fixed cuts": "ok", " BM128": "ok",
     }  # fmt: skip
-    assert rows[" uncut"].note == "not timed: time"
+    assert rows[", fixed cuts"].note == "not timed: time"
     assert rows[" page16"].note == "not timed: the process ended with status -6"
     assert report.exit_status == 1
     json.dumps(as_json(report), allow_nan=False)
