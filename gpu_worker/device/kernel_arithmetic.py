@@ -74,7 +74,7 @@ class KernelArithmetic:
     def attend(self, layer: int, query: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """See Arithmetic."""
         paged = self._pool.paged(layer, step.page_table)
-        out = torch.zeros_like(query)
+        out = torch.empty_like(query)  # every token is some item's, so all of it is written
         window = self._config.window(layer)
         for work in step.work.get(window, ()):
             paged_attention(query, paged, work, self._rules[window], out)
