@@ -14,7 +14,7 @@ from radixd.cli.measuring import measuring_progress
 from radixd.cli.terminal import Json, out, print_json
 
 MUCH_DISTURBED = 0.05
-"""Share of laps left out above which the machine was too busy for figures to be trusted."""
+"""Share of laps disturbed above which the machine was too busy for figures to be trusted."""
 
 
 STATISTICS = ("mean", "p99")
@@ -105,7 +105,7 @@ def notes(report: dict[str, Any]) -> list[str]:
             found.append(
                 f"{name}: {peer['version']} was measured; the aims speak of {peer['wanted']}"
             )
-    for figure in ("match_insert_us", "steady_cycle_us", "schedule_apply_us"):
+    for figure in ("match_insert_us", "steady_cycle_us", "schedule_apply_us", "intake_us"):
         share = report[figure]["disturbed"]
         if share > MUCH_DISTURBED:
             found.append(f"{figure}: {share:.0%} of the laps were disturbed; the machine is busy")

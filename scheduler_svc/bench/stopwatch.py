@@ -1,8 +1,9 @@
 """Times short stretches of code as they would take on an idle machine, and says how idle it was.
 
 A stretch during which the kernel gave the processor to somebody else measures somebody else.  Such
-laps are left out and counted; a figure with many of them says little.  What a hypervisor takes
-away, and what neighbors do to caches and memory, cannot be seen from here.
+laps are left out and counted; a figure with many of them says little, and one that has nothing
+else is made of them and says so.  What a hypervisor takes away, and what neighbors do to caches
+and memory, cannot be seen from here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.laps_ns: list[int] = []
-        self.num_disturbed = 0
+        self.disturbed_ns: list[int] = []
         self._sum_ns = 0
         self._started_ns = 0
         self._num_switches = _num_switches()
@@ -41,7 +42,7 @@ class Stopwatch:
         if num_switches == self._num_switches:
             self.laps_ns.append(self._sum_ns)
         else:
-            self.num_disturbed += 1
+            self.disturbed_ns.append(self._sum_ns)
         self._sum_ns, self._num_switches = 0, _num_switches()
 
 
@@ -61,24 +62,25 @@ def quantile_us(laps_ns: Sequence[int], fraction: float) -> float:
 
 
 def figures_us(watches: Sequence[Stopwatch]) -> dict[str, float]:
-    """Mean, median, 99th percentile, as medians over repetitions, and the share of laps left out.
+    """Mean, median, 99th percentile, as medians over repetitions, and the share of laps disturbed.
 
-    Repetitions of which nothing is left are left out.
+    Disturbed laps are left out, and so are repetitions of which nothing is left.  Where that is
+    all of them the disturbed laps are the figures, and their share is 1.
 
     Raises:
-        ValueError: nothing at all is left.
+        ValueError: there is no lap at all.
     """
-    watches = [watch for watch in watches if watch.laps_ns]
-    if not watches:
-        raise ValueError("every lap was disturbed: the machine is too busy to measure anything")
-    disturbed = sum(watch.num_disturbed for watch in watches)
-    total = disturbed + sum(len(watch.laps_ns) for watch in watches)
-    laps = [watch.laps_ns for watch in watches]
+    disturbed = [watch.disturbed_ns for watch in watches if watch.disturbed_ns]
+    laps = [watch.laps_ns for watch in watches if watch.laps_ns]
+    num_disturbed, num_left = sum(map(len, disturbed)), sum(map(len, laps))
+    if not num_disturbed + num_left:
+        raise ValueError("no lap was timed")
+    laps = laps or disturbed
     return {
         "mean": _middle([statistics.fmean(lap) / 1000 for lap in laps]),
         "p50": _middle([quantile_us(lap, 0.50) for lap in laps]),
         "p99": _middle([quantile_us(lap, 0.99) for lap in laps]),
-        "disturbed": round(disturbed / total, 4),
+        "disturbed": round(num_disturbed / (num_disturbed + num_left), 4),
     }
 
 

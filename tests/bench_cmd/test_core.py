@@ -46,7 +46,7 @@ def test_times_are_there_in_every_setting(core: dict[str, Any]) -> None:
             assert set(value) == STATISTICS
             assert 0 < value["p50"] <= value["p99"]
             assert value["mean"] > 0
-            assert 0 <= value["disturbed"] < 1
+            assert 0 <= value["disturbed"] <= 1
         # The worst of the settings stands on top.
         assert core[figure]["p99"] == max(core[figure][setting]["p99"] for setting in settings)
 
@@ -124,8 +124,8 @@ def test_a_ratio_compares_one_setting() -> None:
 
 def test_a_busy_machine_and_another_version_are_named() -> None:
     report = figures()
-    for figure in SETTINGS:
-        report[figure]["disturbed"] = 0.0
+    for figure in (*SETTINGS, "intake_us"):
+        report.setdefault(figure, {})["disturbed"] = 0.0
     assert notes(report) == []
     report["steady_cycle_us"]["disturbed"] = 0.2
     report["peers"] = {"sglang": {"version": "0.6", "wanted": "sglang==0.5.23"}}

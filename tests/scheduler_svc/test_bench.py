@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,21 +21,27 @@ from scheduler_svc.bench.stopwatch import Stopwatch, figures_us, quantile_us, wo
 SMALL = scale_of(0.01)
 
 
-def watch_of(*laps_ns: int, disturbed: int = 0) -> Stopwatch:
+def watch_of(*laps_ns: int, disturbed: Sequence[int] = ()) -> Stopwatch:
     watch = Stopwatch()
-    watch.laps_ns, watch.num_disturbed = list(laps_ns), disturbed
+    watch.laps_ns, watch.disturbed_ns = list(laps_ns), [*disturbed]
     return watch
 
 
 def test_figures_are_medians_over_repetitions() -> None:
-    watches = [watch_of(1000, 3000), watch_of(2000, 2000), watch_of(90_000, 90_000, disturbed=4)]
+    watches = [watch_of(1000, 3000), watch_of(2000, 2000)]
+    watches.append(watch_of(90_000, 90_000, disturbed=[1] * 4))
     assert figures_us(watches) == {"mean": 2.0, "p50": 3.0, "p99": 3.0, "disturbed": 0.4}
 
 
 def test_a_repetition_of_which_nothing_is_left_does_not_count() -> None:
-    assert figures_us([watch_of(1000), watch_of(disturbed=1)])["mean"] == 1.0
-    with pytest.raises(ValueError, match="too busy"):
-        figures_us([watch_of(disturbed=1)])
+    assert figures_us([watch_of(1000), watch_of(disturbed=[90_000])])["mean"] == 1.0
+
+
+def test_where_every_lap_was_disturbed_the_figures_are_theirs_and_say_so() -> None:
+    watches = [watch_of(disturbed=[2000, 4000]), watch_of()]
+    assert figures_us(watches) == {"mean": 3.0, "p50": 4.0, "p99": 4.0, "disturbed": 1.0}
+    with pytest.raises(ValueError, match="no lap"):
+        figures_us([watch_of()])
 
 
 def test_quantiles_are_of_the_ordered_laps() -> None:
@@ -57,7 +64,7 @@ def test_stretches_add_up_to_a_lap_and_a_switch_spoils_it(monkeypatch: Any) -> N
             watch.start()
             watch.stop()
         watch.lap()
-    assert (watch.laps_ns, watch.num_disturbed) == ([12, 2], 1)
+    assert (watch.laps_ns, watch.disturbed_ns) == ([12, 2], [1])
 
 
 def test_the_full_scale_is_what_the_peers_were_measured_with() -> None:
@@ -87,10 +94,10 @@ def test_steps_are_measured_in_the_setting_that_was_asked_for(
 ) -> None:
     setting = Setting(num_waiting=7, slots_short=slots_short, num_tree_nodes=30, estimate=estimate)
     bench = Bench(setting, SMALL)
-    assert len(bench.intake.laps_ns) + bench.intake.num_disturbed == 1
+    assert len(bench.intake.laps_ns + bench.intake.disturbed_ns) == 1
     watch = Stopwatch()
     plan = bench.timed_step(watch)
-    assert len(watch.laps_ns) + watch.num_disturbed == 1
+    assert len(watch.laps_ns + watch.disturbed_ns) == 1
     assert list(plan.extend_lens) == [1] * SMALL.num_running
     assert bench.core.num_tree_nodes >= 30
     bench.check(setting)
