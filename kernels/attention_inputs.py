@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.kv_codes import KvKind
+from kernels.kv_codes import KvLayer
 
 ITEM_FIELDS = 8
 """int32 fields of a work item: first query token, number of query tokens, offset of its page table,
@@ -21,17 +21,11 @@ NO_PARTIAL = -1
 class PagedKv:
     """One layer's pool, and which pages each sequence has."""
 
-    keys: torch.Tensor
-    """[slots, kv_heads, head_dim], the last two contiguous; coded as `kind` says."""
-    values: torch.Tensor
+    layer: KvLayer
     page_table: torch.Tensor
     """int32 [entries]: pages of sequences, one behind the other; an item knows its own."""
     page_size: int = 1
     """Slots of a page: position p is in slot table[p // page_size] * page_size + p % page_size."""
-    kind: KvKind = "none"
-    key_scale: torch.Tensor | None = None
-    """float32 [slots, kv_heads] for coded pools."""
-    value_scale: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +105,13 @@ def check_inputs(
     Raises:
         ValueError: shapes, types or strides do not go together; names which.
     """
-    if query.ndim != 3 or kv.keys.ndim != 3:
-        raise ValueError(f"query {tuple(query.shape)}, keys {tuple(kv.keys.shape)}: not 3-D")
-    num_tokens, num_heads, head_dim = query.shape
-    if kv.keys.shape != kv.values.shape or kv.keys.shape[2] != head_dim:
-        raise ValueError(
-            f"keys {tuple(kv.keys.shape)}, values {tuple(kv.values.shape)} for heads of {head_dim}"
-        )
-    if num_heads % kv.keys.shape[1]:
-        raise ValueError(f"{num_heads} heads do not divide among {kv.keys.shape[1]} KV heads")
-    groups = num_heads // kv.keys.shape[1]
+    num_kv_heads, head_dim = kv.layer.heads
+    if query.ndim != 3 or query.shape[2] != head_dim:
+        raise ValueError(f"query {tuple(query.shape)} for keys and values of {head_dim}")
+    num_tokens, num_heads, _ = query.shape
+    if num_heads % num_kv_heads:
+        raise ValueError(f"{num_heads} heads do not divide among {num_kv_heads} KV heads")
+    groups = num_heads // num_kv_heads
     for part in (work, work.stems) if work.stems else (work,):
         block, items = part.block_queries, part.items
         if block < groups or block & (block - 1):
@@ -129,12 +120,7 @@ def check_inputs(
             raise ValueError(f"items {tuple(items.shape)} {items.dtype}: not int32 [n, 8]")
     if work.num_partials and len(work.merge_start) != num_tokens + 1:
         raise ValueError(f"merge_start has {len(work.merge_start)}, not {num_tokens + 1} entries")
-    scales = (kv.key_scale, kv.value_scale)
-    if any((scale is None) != (kv.kind == "none") for scale in scales):
-        raise ValueError(f"a pool of kind {kv.kind} with scales {scales}")
-    if any(scale is not None and scale.shape != kv.keys.shape[:2] for scale in scales):
-        raise ValueError(f"scales are not {tuple(kv.keys.shape[:2])}")
-    for name, tensor in (("query", query), ("keys", kv.keys), ("values", kv.values), ("out", out)):
+    for name, tensor in (("query", query), ("out", out)):
         if tensor is not None and tensor.stride()[1:] != (head_dim, 1):
             raise ValueError(f"{name}: heads of a token do not lie one behind the other")
     if lse is not None and (lse.shape != (num_tokens, num_heads) or not lse.is_contiguous()):

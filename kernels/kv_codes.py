@@ -21,13 +21,61 @@ KvKind = Literal["none", "int8", "fp8"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedSlots:
-    """Keys or values of one layer as a pool has them."""
+    """Keys or values of one layer as a pool has them.
+
+    Raises:
+        ValueError: codes and scale are not what `kind` says.
+    """
 
     codes: torch.Tensor
-    """[slots, kv_heads, head_dim], of the type that `kind` says."""
+    """[slots, kv_heads, head_dim]"""
     kind: KvKind = "none"
     scale: torch.Tensor | None = None
     """float32 [slots, kv_heads]; None of "none"."""
+
+    def __post_init__(self) -> None:
+        if self.codes.dtype != storage_dtype(self.kind, self.codes.dtype):
+            raise ValueError(f"{self.codes.dtype} is not what kind {self.kind} is stored as")
+        if (self.scale is None) != (self.kind == "none"):
+            raise ValueError(f"kind {self.kind} and its scales do not go together")
+        if self.scale is not None and self.scale.shape != self.codes.shape[:-1]:
+            raise ValueError(
+                f"scales {tuple(self.scale.shape)} for codes {tuple(self.codes.shape)}"
+            )
+
+    def at(self, slots: torch.Tensor) -> "CodedSlots":
+        """A copy of these slots."""
+        scale = None if self.scale is None else self.scale[slots]
+        return CodedSlots(codes=self.codes[slots], kind=self.kind, scale=scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvLayer:
+    """One layer of a pool.
+
+    Raises:
+        ValueError: keys and values are not of one shape and kind, or heads lie apart.
+    """
+
+    keys: CodedSlots
+    values: CodedSlots
+
+    def __post_init__(self) -> None:
+        keys, values = self.keys, self.values
+        if keys.kind != values.kind or keys.codes.shape != values.codes.shape:
+            raise ValueError(
+                f"keys {keys.kind} {tuple(keys.codes.shape)},"
+                f" values {values.kind} {tuple(values.codes.shape)}"
+            )
+        for name, codes in (("keys", keys.codes), ("values", values.codes)):
+            if codes.ndim != 3 or codes.stride()[1:] != (codes.shape[2], 1):
+                raise ValueError(f"{name}: heads of a slot do not lie one behind the other")
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """How many KV heads, and their size."""
+        _, num_kv_heads, head_dim = self.keys.codes.shape
+        return num_kv_heads, head_dim
 
 
 LARGEST_INT8 = tl.constexpr(127.0)
@@ -87,23 +135,35 @@ def storage_dtype(kind: KvKind, dtype: torch.dtype) -> torch.dtype:
     return {"none": dtype, "int8": torch.int8, "fp8": torch.uint8}[kind]
 
 
-def encode(x: torch.Tensor, kind: KvKind) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Reference: codes of [..., head_dim], and their scales [...] float32; none: x and None."""
+def new_slots(
+    shape: tuple[int, int, int],
+    kind: KvKind,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+) -> CodedSlots:
+    """Room for such slots, not written; dtype: of floats where they are not coded."""
+    codes = torch.empty(shape, dtype=storage_dtype(kind, dtype), device=device)
+    scale = None if kind == "none" else torch.empty(shape[:2], device=device)
+    return CodedSlots(codes=codes, kind=kind, scale=scale)
+
+
+def encode(x: torch.Tensor, kind: KvKind) -> CodedSlots:
+    """Reference: the codes of numbers [slots, kv_heads, head_dim]."""
     if kind == "none":
-        return x, None
+        return CodedSlots(codes=x)
     wide = x.float()
     largest = wide.abs().amax(-1).clamp_min(LEAST_MAGNITUDE.value)
     if kind == "int8":
         scale = largest / LARGEST_INT8.value
-        return (wide / scale[..., None]).round().to(torch.int8), scale
-    scale = largest / LARGEST_FP8.value
-    limited = (wide / scale[..., None]).clamp(-LARGEST_FP8.value, LARGEST_FP8.value)
-    return limited.to(torch.float8_e4m3fn).view(torch.uint8), scale
+        codes = (wide / scale[..., None]).round().to(torch.int8)
+    else:
+        scale = largest / LARGEST_FP8.value
+        limited = (wide / scale[..., None]).clamp(-LARGEST_FP8.value, LARGEST_FP8.value)
+        codes = limited.to(torch.float8_e4m3fn).view(torch.uint8)
+    return CodedSlots(codes=codes, kind=kind, scale=scale)
 
 
-def decode(codes: torch.Tensor, scale: torch.Tensor | None, kind: KvKind) -> torch.Tensor:
-    """Reference: the numbers [..., head_dim] float32 of codes and their scales [...]."""
-    if kind == "none" or scale is None:
-        return codes.float()
-    values = codes.float() if kind == "int8" else codes.view(torch.float8_e4m3fn).float()
-    return values * scale[..., None]
+def decode(slots: CodedSlots) -> torch.Tensor:
+    """Reference: their numbers [slots, kv_heads, head_dim] float32."""
+    codes = slots.codes.view(torch.float8_e4m3fn) if slots.kind == "fp8" else slots.codes
+    return codes.float() if slots.scale is None else codes.float() * slots.scale[..., None]

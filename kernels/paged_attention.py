@@ -38,7 +38,7 @@ from kernels.attention_inputs import (
     workspace_for,
 )
 from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
-from kernels.kv_codes import FP8_FACTOR, KvKind, decode, fp8_over_factor
+from kernels.kv_codes import FP8_FACTOR, CodedSlots, KvKind, decode, fp8_over_factor
 from kernels.merge_partials import merge_partials, merge_partials_reference
 
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
@@ -95,21 +95,22 @@ def paged_attention(
     if workspace is None:
         workspace = workspace_for(work.num_partials, query)
     check_workspace(workspace, work.num_partials, query)
-    num_heads, head_dim = query.shape[1:]
-    num_kv_heads = kv.keys.shape[1]
+    num_heads, keys, values = query.shape[1], kv.layer.keys, kv.layer.values
+    num_kv_heads, head_dim = kv.layer.heads
     unused = workspace.lse
     for part in (work.stems, work) if work.stems else (work,):
-        tile = tile_for(part.block_queries, head_dim, kv.kind, vendor_here())
+        tile = tile_for(part.block_queries, head_dim, keys.kind, vendor_here())
         _attend_items[(part.items.shape[0], num_kv_heads)](
-            query, kv.keys, kv.values,
-            unused if kv.key_scale is None else kv.key_scale,
-            unused if kv.value_scale is None else kv.value_scale,
+            query, keys.codes, values.codes,
+            unused if keys.scale is None else keys.scale,
+            unused if values.scale is None else values.scale,
             kv.page_table, part.items, part.num_items, out, workspace.out, workspace.lse,
             unused if lse is None else lse,
             rules.scale, rules.window, rules.soft_cap,
-            query.stride(0), out.stride(0), kv.keys.stride(0), kv.values.stride(0),
+            query.stride(0), out.stride(0), keys.codes.stride(0), values.codes.stride(0),
             **_constants(
-                num_heads, num_kv_heads, head_dim, kv.page_size, kv.kind, part.block_queries, tile,
+                num_heads, num_kv_heads, head_dim, kv.page_size, keys.kind,
+                part.block_queries, tile,
                 window=rules.window > 0, soft_cap=rules.soft_cap > 0, wants_lse=lse is not None,
             ),
             num_warps=tile.num_warps,
@@ -319,11 +320,11 @@ def _reference_item(
     pages = kv.page_table[offset + positions // kv.page_size].long()
     slots = pages * kv.page_size + positions % kv.page_size
 
-    def heads(codes: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-        numbers = decode(codes[slots], None if scale is None else scale[slots], kv.kind).double()
-        return numbers.repeat_interleave(num_heads // codes.shape[1], dim=1)
+    def heads(pool: CodedSlots) -> torch.Tensor:
+        numbers = decode(pool.at(slots)).double()
+        return numbers.repeat_interleave(num_heads // numbers.shape[1], dim=1)
 
-    key, value = heads(kv.keys, kv.key_scale), heads(kv.values, kv.value_scale)
+    key, value = heads(kv.layer.keys), heads(kv.layer.values)
     scores = torch.einsum("qhd,nhd->qhn", query.double(), key) * rules.scale
     if rules.soft_cap:
         scores = rules.soft_cap * torch.tanh(scores / rules.soft_cap)

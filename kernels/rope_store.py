@@ -15,22 +15,9 @@ import triton
 import triton.language as tl
 
 from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
-from kernels.kv_codes import KvKind, coded, encode, scale_of
+from kernels.kv_codes import KvKind, KvLayer, coded, encode, scale_of
 
 _NUM_WARPS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvTarget:
-    """One layer's pool, to be written."""
-
-    keys: torch.Tensor
-    """[slots, kv_heads, head_dim], coded as `kind` says."""
-    values: torch.Tensor
-    kind: KvKind = "none"
-    key_scale: torch.Tensor | None = None
-    """float32 [slots, kv_heads] for coded pools."""
-    value_scale: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +46,7 @@ def rope_store(
     positions: torch.Tensor,
     slots: torch.Tensor,
     rotation: Rotation,
-    target: KvTarget,
+    target: KvLayer,
     norms: HeadNorms | None = None,
 ) -> torch.Tensor:
     """Queries [tokens, heads, head_dim], rotated; keys and values go to `target`.
@@ -70,21 +57,21 @@ def rope_store(
         ValueError: shapes or types do not go together; names which.
     """
     num_heads = _check(qkv, positions, slots, rotation, target)
-    num_kv_heads, head_dim = target.keys.shape[1:]
+    keys, values, (num_kv_heads, head_dim) = target.keys, target.values, target.heads
     query = qkv.new_empty(len(qkv), num_heads, head_dim)
     weight = rotation.cos
     if len(qkv):
         _rope_store[(len(qkv), 3)](
-            qkv, query, target.keys, target.values,
-            weight if target.key_scale is None else target.key_scale,
-            weight if target.value_scale is None else target.value_scale,
+            qkv, query, keys.codes, values.codes,
+            weight if keys.scale is None else keys.scale,
+            weight if values.scale is None else values.scale,
             weight if norms is None else norms.query_weight,
             weight if norms is None else norms.key_weight,
             rotation.cos, rotation.sin, positions, slots,
             0.0 if norms is None else norms.eps, 0.0 if norms is None else norms.weight_offset,
-            qkv.stride(0), target.keys.stride(0), target.values.stride(0),
+            qkv.stride(0), keys.codes.stride(0), values.codes.stride(0),
             **_constants(
-                num_heads, num_kv_heads, head_dim, 2 * rotation.cos.shape[1], target.kind,
+                num_heads, num_kv_heads, head_dim, 2 * rotation.cos.shape[1], keys.kind,
                 norms is not None,
             ),
             num_warps=_NUM_WARPS,
@@ -202,12 +189,12 @@ def rope_store_reference(
     positions: torch.Tensor,
     slots: torch.Tensor,
     rotation: Rotation,
-    target: KvTarget,
+    target: KvLayer,
     norms: HeadNorms | None = None,
 ) -> torch.Tensor:
     """The same in plain torch."""
     num_heads = _check(qkv, positions, slots, rotation, target)
-    num_kv_heads, head_dim = target.keys.shape[1:]
+    num_kv_heads, head_dim = target.heads
     heads = qkv.view(len(qkv), -1, head_dim).float()
     query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
     if norms is not None:
@@ -217,14 +204,11 @@ def rope_store_reference(
     query, key = _reference_turn(query, cos, sin), _reference_turn(key, cos, sin)
     live = slots >= 0
     kept = slots[live].long()
-    for numbers, pool, scales in (
-        (key, target.keys, target.key_scale),
-        (value, target.values, target.value_scale),
-    ):
-        codes, scale = encode(numbers[live], target.kind)
-        pool[kept] = codes.to(pool.dtype)
-        if scales is not None and scale is not None:
-            scales[kept] = scale
+    for numbers, pool in ((key, target.keys), (value, target.values)):
+        new = encode(numbers[live], pool.kind)
+        pool.codes[kept] = new.codes.to(pool.codes.dtype)
+        if pool.scale is not None and new.scale is not None:
+            pool.scale[kept] = new.scale
     return query.to(qkv.dtype)
 
 
@@ -245,10 +229,10 @@ def _check(
     positions: torch.Tensor,
     slots: torch.Tensor,
     rotation: Rotation,
-    target: KvTarget,
+    target: KvLayer,
 ) -> int:
     """Number of query heads."""
-    num_kv_heads, head_dim = target.keys.shape[1:]
+    num_kv_heads, head_dim = target.heads
     num_heads = int(qkv.shape[1] // head_dim - 2 * num_kv_heads)
     if num_heads < 1 or qkv.shape[1] % head_dim or qkv.stride(1) != 1:
         raise ValueError(f"qkv {tuple(qkv.shape)} for {num_kv_heads} KV heads of {head_dim}")
@@ -257,11 +241,6 @@ def _check(
             raise ValueError(f"{name} {tuple(column.shape)} {column.dtype}: not int32 [tokens]")
     if rotation.cos.shape != rotation.sin.shape or 2 * rotation.cos.shape[1] > head_dim:
         raise ValueError(f"cos {tuple(rotation.cos.shape)} for heads of {head_dim}")
-    scales = (target.key_scale, target.value_scale)
-    if any((scale is None) != (target.kind == "none") for scale in scales):
-        raise ValueError(f"a pool of kind {target.kind} and its scales do not go together")
-    if target.keys.shape != target.values.shape or target.keys.stride()[1:] != (head_dim, 1):
-        raise ValueError(f"keys {tuple(target.keys.shape)}, values {tuple(target.values.shape)}")
     return num_heads
 
 

@@ -8,7 +8,7 @@ from gpu_worker.device.device_pool import DevicePool
 from gpu_worker.device.step_inputs import StepInputs
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.rope import rope_tables
-from kernels.attention_inputs import AttentionRules
+from kernels.attention_inputs import AttentionRules, PagedKv
 from kernels.gather_rows import gather_rows
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import rms_norm
@@ -66,14 +66,14 @@ class KernelArithmetic:
         self, layer: int, qkv: torch.Tensor, norms: HeadNorms | None, step: StepInputs
     ) -> torch.Tensor:
         """See Arithmetic."""
-        target, rotation = self._pool.target(layer), self._rotations[layer]
+        target, rotation = self._pool.layers[layer], self._rotations[layer]
         return rope_store(
             qkv, step.positions, step.out_slots, rotation, target, _kernel_norms(norms)
         )
 
     def attend(self, layer: int, query: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """See Arithmetic."""
-        paged = self._pool.paged(layer, step.page_table)
+        paged = PagedKv(layer=self._pool.layers[layer], page_table=step.page_table)
         out = torch.empty_like(query)  # every token is some item's, so all of it is written
         window = self._config.window(layer)
         for work in step.work.get(window, ()):

@@ -1,19 +1,18 @@
 """Norms, gates, gathers and rotary embedding: checks, and speed at an 8B model's sizes."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from kernels.gather_rows import gather_rows, gather_rows_reference
-from kernels.kv_codes import KvKind, storage_dtype
+from kernels.kv_codes import KvKind, KvLayer
 from kernels.rms_norm import rms_norm, rms_norm_reference
-from kernels.rope_store import HeadNorms, KvTarget, Rotation, rope_store, rope_store_reference
+from kernels.rope_store import HeadNorms, Rotation, rope_store, rope_store_reference
 from kernels.silu_mul import Gate, silu_mul, silu_mul_reference
 from tests.gpu.case import Check, Prepared, Speed
-from tests.gpu.comparison import Comparison, codes, near, worst
+from tests.gpu.comparison import Comparison, coded, near, worst
 from tests.gpu.place import Place, in_float64
 from tests.gpu.work import Work, slot_bytes
 
@@ -161,19 +160,12 @@ def _rotation(place: Place, rotated: int) -> Rotation:
     return Rotation(cos=angles.cos(), sin=angles.sin())
 
 
-def _target(place: Place, kind: KvKind, num_slots: int, heads: tuple[int, int]) -> KvTarget:
-    """heads: KV heads and their size.  Zeros, so that what should stay can be seen to."""
-
-    def room() -> torch.Tensor:
-        dtype = storage_dtype(kind, place.dtype)
-        return torch.zeros(num_slots, *heads, dtype=dtype, device=place.device)
-
-    def scales() -> torch.Tensor | None:
-        if kind == "none":
-            return None
-        return torch.zeros(num_slots, heads[0], device=place.device)
-
-    return KvTarget(keys=room(), values=room(), kind=kind, key_scale=scales(), value_scale=scales())
+def _target(
+    place: Place, kind: KvKind, shape: tuple[int, int, int], dtype: torch.dtype | None = None
+) -> KvLayer:
+    """shape: slots, KV heads and their size."""
+    keys, values = (place.slots(shape, kind, dtype) for _ in range(2))
+    return KvLayer(keys=keys, values=values)
 
 
 def _check_rope(kind: KvKind, head_dim: int, has_norms: bool, place: Place) -> Comparison:
@@ -189,27 +181,14 @@ def _check_rope(kind: KvKind, head_dim: int, has_norms: bool, place: Place) -> C
     if has_norms:
         weights = (place.randn(head_dim, seed=seed) for seed in (3, 4))
         norms = HeadNorms(query_weight=next(weights), key_weight=next(weights), eps=1e-6)
-    ours, theirs = (
-        _target(place, kind, 2 * num_tokens, (num_kv_heads, head_dim)) for _ in range(2)
-    )
-    if kind == "none":
-        theirs = replace(theirs, keys=theirs.keys.double(), values=theirs.values.double())
+    shape = (2 * num_tokens, num_kv_heads, head_dim)
+    ours, theirs = _target(place, kind, shape), _target(place, kind, shape, torch.float64)
     query = rope_store(qkv, positions, slots, rotation, ours, norms)
     with in_float64(place.device):
         wanted = rope_store_reference(qkv.double(), positions, slots, rotation, theirs, norms)
-    return worst([near(query, wanted), *_compared(ours, theirs)])
-
-
-def _compared(ours: KvTarget, theirs: KvTarget) -> Iterator[Comparison]:
-    for pool, wanted, scale, wanted_scale in (
-        (ours.keys, theirs.keys, ours.key_scale, theirs.key_scale),
-        (ours.values, theirs.values, ours.value_scale, theirs.value_scale),
-    ):
-        if scale is None or wanted_scale is None:
-            yield near(pool, wanted)
-        else:
-            yield codes(pool, wanted, ours.kind)
-            yield near(scale, wanted_scale)
+    return worst(
+        [near(query, wanted), coded(ours.keys, theirs.keys), coded(ours.values, theirs.values)]
+    )
 
 
 def _rope(kind: KvKind, num_tokens: int, place: Place) -> Prepared:
@@ -218,17 +197,21 @@ def _rope(kind: KvKind, num_tokens: int, place: Place) -> Prepared:
     qkv = place.randn(num_tokens, (num_heads + 2 * num_kv_heads) * head_dim)
     rotation = _rotation(place, head_dim)
     positions = place.some(num_tokens, len(rotation.cos), seed=1)
-    num_slots = 16 * num_tokens
-    slots = place.some(num_tokens, num_slots, seed=2)
-    target, wanted_target = (
-        _target(place, kind, num_slots, (num_kv_heads, head_dim)) for _ in range(2)
-    )
+    shape = (16 * num_tokens, num_kv_heads, head_dim)
+    slots = place.some(num_tokens, shape[0], seed=2)
+    target, theirs = (_target(place, kind, shape) for _ in range(2))
 
     def check() -> Comparison:
         query = rope_store(qkv, positions, slots, rotation, target)
         with in_float64(place.device):
-            wanted = rope_store_reference(qkv.double(), positions, slots, rotation, wanted_target)
-        return worst([near(query, wanted), *_compared(target, wanted_target)])
+            wanted = rope_store_reference(qkv.double(), positions, slots, rotation, theirs)
+        return worst(
+            [
+                near(query, wanted),
+                coded(target.keys, theirs.keys),
+                coded(target.values, theirs.values),
+            ]
+        )
 
     per_token = (2 * num_heads + 2 * num_kv_heads) * head_dim * qkv.element_size()
     per_token += 2 * slot_bytes(num_kv_heads, head_dim, kind, qkv.element_size()) + 8

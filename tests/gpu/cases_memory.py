@@ -5,11 +5,11 @@ from functools import partial
 
 import torch
 
-from kernels.kv_codes import CodedSlots, KvKind, encode, storage_dtype
+from kernels.kv_codes import CodedSlots, KvKind, encode
 from kernels.requantise import requantise, requantise_reference
 from kernels.slot_copy import slot_copy, slot_copy_reference
 from tests.gpu.case import Check, Prepared, Speed
-from tests.gpu.comparison import Comparison, codes, equal, near, worst
+from tests.gpu.comparison import Comparison, coded, equal
 from tests.gpu.place import Place, in_float64
 from tests.gpu.work import Work, slot_bytes
 
@@ -109,28 +109,14 @@ def _copy(way: str, place: Place) -> Prepared:
 def _check_requantise(start: KvKind, end: KvKind, place: Place) -> Comparison:
     heads = (place.pick(8, 1), place.pick(128, 16))
     num_slots, count = place.pick(900, 9), place.pick(500, 3)
-    source, scale = encode(place.randn(num_slots, *heads), start)
+    source = encode(place.randn(num_slots, *heads), start)
     origin, into = place.some(count, num_slots, seed=1), place.some(count, num_slots, seed=2)
-    rooms = []
-    for _ in range(2):
-        room = torch.zeros(
-            num_slots, *heads, dtype=storage_dtype(end, place.dtype), device=place.device
-        )
-        room_scale = None
-        if end != "none":
-            room_scale = torch.zeros(num_slots, heads[0], device=place.device)
-        rooms.append((room, room_scale))
-    (ours, ours_scale), (theirs, theirs_scale) = rooms
-    if end == "none":
-        theirs = theirs.double()
-    given = CodedSlots(codes=source, kind=start, scale=scale)
-    requantise(given, CodedSlots(codes=ours, kind=end, scale=ours_scale), origin, into)
+    shape = (num_slots, *heads)
+    ours, theirs = place.slots(shape, end), place.slots(shape, end, torch.float64)
+    requantise(source, ours, origin, into)
     with in_float64(place.device):
-        wanted = CodedSlots(codes=theirs, kind=end, scale=theirs_scale)
-        requantise_reference(given, wanted, origin, into)
-    if ours_scale is None or theirs_scale is None:
-        return near(ours, theirs)
-    return worst([codes(ours, theirs, end), near(ours_scale, theirs_scale)])
+        requantise_reference(source, theirs, origin, into)
+    return coded(ours, theirs)
 
 
 def _requantise(kind: KvKind, place: Place) -> Prepared:
@@ -138,19 +124,16 @@ def _requantise(kind: KvKind, place: Place) -> Prepared:
     numbers = place.randn(2 * count, *heads)
     source = CodedSlots(codes=numbers)
     origin, into = place.some(count, 2 * count, seed=1), place.some(count, count, seed=2)
-    dtype = storage_dtype(kind, place.dtype)
-    ours, theirs = (torch.zeros(count, *heads, dtype=dtype, device=place.device) for _ in range(2))
-    scale, wanted_scale = (torch.zeros(count, heads[0], device=place.device) for _ in range(2))
+    ours, theirs = (place.slots((count, *heads), kind) for _ in range(2))
 
     def run() -> None:
-        requantise(source, CodedSlots(codes=ours, kind=kind, scale=scale), origin, into)
+        requantise(source, ours, origin, into)
 
     def check() -> Comparison:
         run()
         with in_float64(place.device):
-            wanted = CodedSlots(codes=theirs, kind=kind, scale=wanted_scale)
-            requantise_reference(source, wanted, origin, into)
-        return worst([codes(ours, theirs, kind), near(scale, wanted_scale)])
+            requantise_reference(source, theirs, origin, into)
+        return coded(ours, theirs)
 
     moved = sum(slot_bytes(*heads, of, numbers.element_size()) for of in ("none", kind))
     return Prepared(work=Work(num_bytes=count * (moved + 8)), run=run, check=check)

@@ -13,7 +13,7 @@ import torch
 
 from gpu_worker.device.attention_plan import Stem
 from kernels.attention_inputs import AttentionRules, WorkItems
-from kernels.kv_codes import KvKind
+from kernels.kv_codes import CodedSlots, KvKind, KvLayer
 from kernels.merge_partials import merge_partials, merge_partials_reference
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from tests.gpu.case import Check
@@ -162,15 +162,15 @@ def _shape(variant: Variant, place: Place) -> Shape:
 
 def _moved(given: Batch, place: Place) -> Batch:
     """The batch on the device; rows and slots stay, they are the planner's."""
-    kv = given.kv
-    moved = {
-        field.name: value.to(place.device) if isinstance(value, torch.Tensor) else value
-        for field in dataclasses.fields(kv)
-        for value in (getattr(kv, field.name),)
-    }
-    return dataclasses.replace(
-        given, query=given.query.to(place.device), kv=dataclasses.replace(kv, **moved)
-    )
+
+    def there(part: CodedSlots) -> CodedSlots:
+        scale = None if part.scale is None else part.scale.to(place.device)
+        return CodedSlots(codes=part.codes.to(place.device), kind=part.kind, scale=scale)
+
+    layer, table = given.kv.layer, given.kv.page_table.to(place.device)
+    moved = KvLayer(keys=there(layer.keys), values=there(layer.values))
+    kv = dataclasses.replace(given.kv, layer=moved, page_table=table)
+    return dataclasses.replace(given, query=given.query.to(place.device), kv=kv)
 
 
 def _on(work: WorkItems, place: Place) -> WorkItems:

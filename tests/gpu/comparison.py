@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.kv_codes import KvKind
+from kernels.kv_codes import CodedSlots, KvKind
 
 ROUNDING = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """Two units in the last place of a result, and of float32 the sums of some thousand numbers."""
@@ -72,12 +72,19 @@ def equal(ours: torch.Tensor, wanted: torch.Tensor, *, share: float = 0.0) -> Co
     return Comparison(error=float((ours != wanted).double().mean()), allowed=share)
 
 
-def codes(ours: torch.Tensor, wanted: torch.Tensor, kind: KvKind) -> Comparison:
-    """Share of codes of a coded pool that differ; by one step, and in one of a hundred at most.
+def coded(ours: CodedSlots, wanted: CodedSlots) -> Comparison:
+    """Of a pool, coded or not: numbers are near, or scales are and codes hardly differ.
 
-    A number at the middle between two codes takes either, as float32 or float64 has it.
+    Codes differ by one step at most, and in one of a hundred: a number at the middle between two
+    takes either, as float32 or float64 has it.
     """
-    places, wanted_places = _in_order(ours, kind), _in_order(wanted, kind)
+    if ours.scale is None or wanted.scale is None:
+        return near(ours.codes, wanted.codes)
+    return worst([_codes(ours, wanted), near(ours.scale, wanted.scale)])
+
+
+def _codes(ours: CodedSlots, wanted: CodedSlots) -> Comparison:
+    places, wanted_places = _in_order(ours.codes, ours.kind), _in_order(wanted.codes, wanted.kind)
     apart = (places - wanted_places).abs()
     if int(apart.max()) > 1:
         return Comparison(error=math.inf, allowed=0.01)

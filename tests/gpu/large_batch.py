@@ -13,7 +13,7 @@ import torch
 from gpu_worker.device.attention_plan import Cuts, Rows, Stem, plan_attention
 from gpu_worker.device.step_inputs import blocks
 from kernels.attention_inputs import AttentionRules, PagedKv, StemItems, WorkItems
-from kernels.kv_codes import decode, encode, storage_dtype
+from kernels.kv_codes import CodedSlots, KvLayer, decode, encode, new_slots
 from kernels.paged_attention import paged_attention
 from tests.gpu.place import Place, in_float64
 from tests.gpu.work import AttentionShape
@@ -78,13 +78,8 @@ class LargeBatch:
         own = torch.arange(length - count, length, device=query.device)[queries]
         hidden = (position[None, :] > own[:, None])[:, None, :]
         with in_float64(query.device):
-            key, value = (
-                decode(codes[slots], None if scale is None else scale[slots], self.kv.kind)
-                for codes, scale in (
-                    (self.kv.keys, self.kv.key_scale),
-                    (self.kv.values, self.kv.value_scale),
-                )
-            )
+            layer = self.kv.layer
+            key, value = decode(layer.keys.at(slots)), decode(layer.values.at(slots))
         grouped = query.unflatten(1, (-1, groups))
         scores = torch.einsum("qkgd,nkd->qkgn", grouped, key) * self.rules.scale
         weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
@@ -105,19 +100,17 @@ def large_batch(
     offsets = np.cumsum([0, *pages[:-1]]).astype(np.int32)
     for offset in offsets.tolist() if stem_pages else ():
         order[offset : offset + stem_pages] = order[:stem_pages].clone()
-    keys, key_scale = _pool(place, shape, total * shape.page_size, seed=1)
-    values, value_scale = _pool(place, shape, total * shape.page_size, seed=2)
+    num_slots = total * shape.page_size
     return LargeBatch(
         shape=shape,
         query=place.randn(sum(shape.queries), shape.num_heads, shape.head_dim),
         kv=PagedKv(
-            keys=keys,
-            values=values,
+            layer=KvLayer(
+                keys=_pool(place, shape, num_slots, seed=1),
+                values=_pool(place, shape, num_slots, seed=2),
+            ),
             page_table=order,
             page_size=shape.page_size,
-            kind=shape.kind,
-            key_scale=key_scale,
-            value_scale=value_scale,
         ),
         rows=Rows(
             first_query=_before(shape.queries),
@@ -134,21 +127,17 @@ def _before(counts: Sequence[int]) -> np.ndarray:
     return np.cumsum([0, *counts[:-1]]).astype(np.int32)
 
 
-def _pool(
-    place: Place, shape: AttentionShape, num_slots: int, seed: int
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _pool(place: Place, shape: AttentionShape, num_slots: int, seed: int) -> CodedSlots:
     """Keys or values of every slot, coded a part at a time, as widening all takes much memory."""
-    slots = (num_slots, shape.num_kv_heads)
+    heads = (shape.num_kv_heads, shape.head_dim)
     if shape.kind == "none":
-        return place.randn(*slots, shape.head_dim, seed=seed), None
-    dtype = storage_dtype(shape.kind, place.dtype)
-    codes = torch.empty(*slots, shape.head_dim, dtype=dtype, device=place.device)
-    scale = torch.empty(slots, dtype=torch.float32, device=place.device)
+        return CodedSlots(codes=place.randn(num_slots, *heads, seed=seed))
+    pool = new_slots((num_slots, *heads), shape.kind, place.dtype, place.device)
+    assert pool.scale is not None
     for start in range(0, num_slots, _CHUNK):
         part = slice(start, min(start + _CHUNK, num_slots))
         size = part.stop - part.start
-        numbers = place.randn(size, *slots[1:], shape.head_dim, seed=seed + start)
-        coded, coded_scale = encode(numbers, shape.kind)
-        assert coded_scale is not None
-        codes[part], scale[part] = coded, coded_scale
-    return codes, scale
+        coded = encode(place.randn(size, *heads, seed=seed + start), shape.kind)
+        assert coded.scale is not None
+        pool.codes[part], pool.scale[part] = coded.codes, coded.scale
+    return pool

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from kernels.kv_codes import CodedSlots, KvKind, new_slots
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -41,6 +43,16 @@ class Place:
         generator = torch.Generator(self.device).manual_seed(seed)
         order = torch.randperm(total, generator=generator, device=self.device)
         return order[:count].to(torch.int32)
+
+    def slots(
+        self, shape: tuple[int, int, int], kind: KvKind, dtype: torch.dtype | None = None
+    ) -> CodedSlots:
+        """Room in a pool, all zeros, so that what should stay can be seen to."""
+        room = new_slots(shape, kind, dtype or self.dtype, self.device)
+        for tensor in (room.codes, room.scale):
+            if tensor is not None:
+                tensor.zero_()
+        return room
 
 
 class _Widening(TorchFunctionMode):

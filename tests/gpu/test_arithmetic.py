@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.gpu.case import Aim
-from tests.gpu.comparison import Comparison, codes, equal, near, worst
+from tests.gpu.comparison import Comparison, coded, equal, near, worst
 from tests.gpu.engine_load import covered, differing, share_outside
 from tests.gpu.engine_model import FULL, config, model_shape
 from tests.gpu.place import Place, in_float64
@@ -164,16 +164,21 @@ def test_equal_counts_what_differs() -> None:
 
 
 def test_codes_may_be_neighbours() -> None:
-    wanted = torch.zeros(1000, dtype=torch.uint8)
-    ours = wanted.clone()
-    ours[0] = 0x80  # minus zero of fp8
-    assert codes(ours, wanted, "fp8").error == 0.0
-    ours[0] = 0x81
-    assert codes(ours, wanted, "fp8").is_right
-    ours[0] = 2
-    assert not codes(ours, wanted, "fp8").is_right
-    ours[:20] = 1
-    assert not codes(ours, wanted, "fp8").is_right
+    place = Place(device=torch.device("cpu"), is_tiny=True)
+    ours, wanted = (place.slots((1, 1, 1000), "fp8") for _ in range(2))
+    codes, scale = ours.codes[0, 0], ours.scale
+    codes[0] = 0x80  # minus zero of fp8
+    assert coded(ours, wanted).error == 0.0
+    codes[0] = 0x81
+    assert coded(ours, wanted).is_right
+    codes[0] = 2
+    assert not coded(ours, wanted).is_right
+    codes[:20] = 1
+    assert not coded(ours, wanted).is_right
+    codes.zero_()
+    assert scale is not None
+    scale += 1
+    assert not coded(ours, wanted).is_right
 
 
 def test_references_compute_in_float64_inside() -> None:

@@ -23,6 +23,7 @@ from gpu_worker.device.step_inputs import (
 from gpu_worker.device.transfers import Staging
 from gpu_worker.row_table import Step
 from kernels.attention_inputs import AttentionRules, PagedKv
+from kernels.kv_codes import CodedSlots, KvLayer
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from protos.errors import InvalidRequest
 from tests.gpu_worker.random_models import Piece, make_step
@@ -60,7 +61,8 @@ class Attention:
         kv[:, 0] = torch.nan  # the dump slot, which only rows that nobody asked for may read
         table = torch.arange(WIDTH * (MAX_ROWS + 1), dtype=torch.int32) + 1
         table[WIDTH * MAX_ROWS :] = 0
-        self._kv = PagedKv(keys=kv[0], values=kv[1], page_table=table)
+        layer = KvLayer(keys=CodedSlots(codes=kv[0]), values=CodedSlots(codes=kv[1]))
+        self._kv = PagedKv(layer=layer, page_table=table)
         self._queries = torch.randn(WIDTH, GROUPS, HEAD_DIM, generator=generator)
 
     def states(

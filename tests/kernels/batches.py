@@ -8,7 +8,7 @@ import torch
 
 from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, Stem, plan_attention
 from kernels.attention_inputs import AttentionRules, PagedKv, StemItems, WorkItems
-from kernels.kv_codes import KvKind, decode, encode
+from kernels.kv_codes import KvKind, KvLayer, decode, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +63,17 @@ def batch(shape: Shape, seed: int = 0) -> Batch:
     ]
     unused = torch.ones(numbers[0], dtype=torch.bool)
     unused[np.concatenate(slots)] = False
-    for codes, scale in coded:
-        (codes if scale is None else scale)[unused] = torch.nan
+    for part in coded:
+        (part.codes if part.scale is None else part.scale)[unused] = torch.nan
     num_tokens = sum(shape.queries)
     query = torch.randn(num_tokens, shape.heads, shape.head_dim, generator=generator)
     return Batch(
         shape=shape,
         query=query.to(shape.dtype),
         kv=PagedKv(
-            keys=coded[0][0],
-            values=coded[1][0],
+            layer=KvLayer(keys=coded[0], values=coded[1]),
             page_table=torch.from_numpy(table),
             page_size=page_size,
-            kind=shape.kind,
-            key_scale=coded[0][1],
-            value_scale=coded[1][1],
         ),
         rows=Rows(
             first_query=np.cumsum([0, *shape.queries[:-1]]).astype(np.int32),
@@ -130,13 +126,8 @@ def softmax_attention(given: Batch, rules: AttentionRules) -> tuple[torch.Tensor
     first = 0
     for slots, count in zip(given.slots, given.shape.queries, strict=True):
         key, value = (
-            decode(codes[slots], None if scale is None else scale[slots], given.shape.kind)
-            .double()
-            .repeat_interleave(groups, 1)
-            for codes, scale in (
-                (given.kv.keys, given.kv.key_scale),
-                (given.kv.values, given.kv.value_scale),
-            )
+            decode(part.at(torch.from_numpy(slots).long())).double().repeat_interleave(groups, 1)
+            for part in (given.kv.layer.keys, given.kv.layer.values)
         )
         queries = slice(first, first + count)
         scores = torch.einsum("qhd,nhd->qhn", given.query[queries].double(), key) * rules.scale

@@ -10,12 +10,12 @@ import triton
 import triton.language as tl
 
 from kernels.attention_inputs import AttentionRules
-from kernels.kv_codes import KvKind
+from kernels.kv_codes import CodedSlots, KvKind, KvLayer
 from kernels.linear import linear, linear_reference
 from kernels.paged_attention import paged_attention
 from kernels.quantised_linear import QuantisedWeight, quantised_linear, quantised_linear_reference
 from kernels.rms_norm import rms_norm, rms_norm_reference
-from kernels.rope_store import KvTarget, Rotation, rope_store, rope_store_reference
+from kernels.rope_store import Rotation, rope_store, rope_store_reference
 from tests.kernels.batches import Shape, batch, cut, softmax_attention
 from tests.kernels.bfloat16 import interpret_bfloat16
 
@@ -105,10 +105,13 @@ def test_rope_store() -> None:
     rotation = Rotation(cos=angles.cos(), sin=angles.sin())
     places = torch.tensor([3, 49, 7], dtype=torch.int32)
     pools = [torch.zeros(50, 3, 40, dtype=BF16) for _ in range(4)]
+    ours, theirs = (
+        KvLayer(keys=CodedSlots(codes=keys), values=CodedSlots(codes=values))
+        for keys, values in (pools[:2], pools[2:])
+    )
     qkv = random(3, 12 * 40)
-    ours = rope_store(qkv, places, places, rotation, KvTarget(keys=pools[0], values=pools[1]))
-    into = KvTarget(keys=pools[2], values=pools[3])
-    close(ours, rope_store_reference(qkv, places, places, rotation, into))
+    query = rope_store(qkv, places, places, rotation, ours)
+    close(query, rope_store_reference(qkv, places, places, rotation, theirs))
     close(pools[0], pools[2])
     assert torch.equal(pools[1], pools[3])
     assert pools[1].any()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.gather_rows import gather_rows, gather_rows_reference
-from kernels.kv_codes import CodedSlots, KvKind, decode, encode, storage_dtype
+from kernels.kv_codes import CodedSlots, KvKind, KvLayer, decode, encode, new_slots
 from kernels.quantised_linear import (
     QuantisedWeight,
     quantised_linear,
@@ -18,7 +18,6 @@ from kernels.requantise import requantise, requantise_reference
 from kernels.rms_norm import rms_norm, rms_norm_reference
 from kernels.rope_store import (
     HeadNorms,
-    KvTarget,
     Rotation,
     rope_store,
     rope_store_reference,
@@ -65,16 +64,17 @@ def test_gather_rows_in_any_order_and_repeated() -> None:
     assert gather_rows(table, rows[:0]).shape == (0, 1100)
 
 
-def target(kind: KvKind) -> KvTarget:
-    scale = None if kind == "none" else torch.full((16, 3), torch.nan)
-    room = torch.zeros(16, 3, 40, dtype=storage_dtype(kind, torch.float32))
-    return KvTarget(
-        keys=room,
-        values=room.clone(),
-        kind=kind,
-        key_scale=scale,
-        value_scale=None if scale is None else scale.clone(),
-    )
+def unwritten(shape: tuple[int, int, int], kind: KvKind) -> CodedSlots:
+    room = new_slots(shape, kind, torch.float32)
+    room.codes.zero_()
+    if room.scale is not None:
+        room.scale.fill_(torch.nan)
+    return room
+
+
+def target(kind: KvKind) -> KvLayer:
+    shape = (16, 3, 40)
+    return KvLayer(keys=unwritten(shape, kind), values=unwritten(shape, kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,24 +93,20 @@ def test_rope_store(kind: KvKind, has_norms: bool, rotated: int) -> None:
     query = rope_store(qkv, positions, slots, rotation, ours, asked)
     close(query, rope_store_reference(qkv, positions, slots, rotation, theirs, asked))
     used = torch.tensor([2, 5, 11])
-    for pool, wanted, scale, wanted_scale in (
-        (ours.keys, theirs.keys, ours.key_scale, theirs.key_scale),
-        (ours.values, theirs.values, ours.value_scale, theirs.value_scale),
-    ):
-        rest = torch.ones(16, dtype=torch.bool)
-        rest[used] = False
-        assert not pool[rest].any()
-        if scale is None or wanted_scale is None:
-            close(pool, wanted)
+    rest = torch.ones(16, dtype=torch.bool)
+    rest[used] = False
+    for pool, wanted in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+        assert not pool.codes[rest].any()
+        if pool.scale is None or wanted.scale is None:
+            close(pool.codes, wanted.codes)
         else:
-            assert scale[rest].isnan().all()
-            close(scale[used], wanted_scale[used])
+            assert pool.scale[rest].isnan().all()
+            close(pool.scale[used], wanted.scale[used])
             # A number at the middle between two codes may take either.
-            numbers = decode(pool[used], scale[used], kind)
+            numbers, step = decode(pool.at(used)), decode(wanted.at(used))
             gap = 0.04 if kind == "fp8" else 0.01
-            step = decode(wanted[used], wanted_scale[used], kind)
             assert ((numbers - step).abs() <= gap * (step.abs() + 1)).all()
-            assert (pool[used] != wanted[used]).float().mean() < 0.01
+            assert (pool.codes[used] != wanted.codes[used]).float().mean() < 0.01
 
 
 def test_fp8_codes_are_those_of_torch() -> None:
@@ -126,34 +122,28 @@ def test_fp8_codes_are_those_of_torch() -> None:
     fine = torch.cat([torch.linspace(-448, 448, 8191), torch.linspace(-0.05, 0.05, 8193)])
     fine = fine.view(-1, 1, 64).clone()
     fine[:, :, 0] = 448.0  # so that scales are 1
-    ours, ours_scale = torch.zeros(fine.shape, dtype=torch.uint8), torch.zeros(len(fine), 1)
+    ours, wanted = unwritten((len(fine), 1, 64), "fp8"), encode(fine, "fp8")
     slots = torch.arange(len(fine), dtype=torch.int32)
-    into = CodedSlots(codes=ours, kind="fp8", scale=ours_scale)
-    requantise(CodedSlots(codes=fine), into, slots, slots)
-    wanted, wanted_scale = encode(fine, "fp8")
-    assert torch.equal(ours_scale, wanted_scale)
-    assert torch.equal(ours, wanted)
+    requantise(CodedSlots(codes=fine), ours, slots, slots)
+    assert ours.scale is not None
+    assert wanted.scale is not None
+    assert torch.equal(ours.scale, wanted.scale)
+    assert torch.equal(ours.codes, wanted.codes)
 
 
 @pytest.mark.parametrize("start", KINDS)
 @pytest.mark.parametrize("end", KINDS)
 def test_requantise(start: KvKind, end: KvKind) -> None:
-    codes, scale = encode(random(9, 2, 24), start)
+    source = encode(random(9, 2, 24), start)
     slots = torch.tensor([8, 0, 3], dtype=torch.int32)
     places = torch.tensor([1, 4, 0], dtype=torch.int32)
-    found = []
-    for run in (requantise, requantise_reference):
-        room = torch.zeros(5, 2, 24, dtype=storage_dtype(end, torch.float32))
-        room_scale = None if end == "none" else torch.zeros(5, 2)
-        run(
-            CodedSlots(codes=codes, kind=start, scale=scale),
-            CodedSlots(codes=room, kind=end, scale=room_scale), slots, places,
-        )  # fmt: skip
-        found.append((room, room_scale))
-    (ours, ours_scale), (theirs, theirs_scale) = found
-    assert torch.equal(ours, theirs)
-    if ours_scale is not None and theirs_scale is not None:
-        close(ours_scale, theirs_scale)
+    ours, theirs = unwritten((5, 2, 24), end), unwritten((5, 2, 24), end)
+    requantise(source, ours, slots, places)
+    requantise_reference(source, theirs, slots, places)
+    assert torch.equal(ours.codes, theirs.codes)
+    if ours.scale is not None and theirs.scale is not None:
+        close(ours.scale[places], theirs.scale[places])
+        assert ours.scale.isnan().sum() == 2 * 2, "slots that nobody named were written"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.uint8])
@@ -221,11 +211,19 @@ def test_what_does_not_go_together_is_refused() -> None:
         slot_copy(random(1, 2, 7), random(1, 2, 7), rows, None)
     with pytest.raises(ValueError, match="source is on meta and not pinned"):
         slot_copy(random(1, 2, 8).to("meta"), random(1, 2, 8), rows, None)
+    codes, scale = torch.zeros(2, 1, 8, dtype=torch.int8), random(2, 1)
+    with pytest.raises(ValueError, match="kind int8 and its scales"):
+        CodedSlots(codes=codes, kind="int8")
+    with pytest.raises(ValueError, match=r"scales \(1, 1\)"):
+        CodedSlots(codes=codes, kind="int8", scale=scale[:1])
+    with pytest.raises(ValueError, match=r"torch.float32 is not what kind int8"):
+        CodedSlots(codes=random(2, 1, 8), kind="int8", scale=scale)
     pool = CodedSlots(codes=random(2, 1, 8))
-    with pytest.raises(ValueError, match="target: kind int8"):
-        requantise(pool, CodedSlots(codes=random(2, 1, 8), kind="int8"), rows, rows)
-    coded = CodedSlots(codes=random(2, 1, 8), kind="int8", scale=random(2, 1))
-    with pytest.raises(ValueError, match=r"target: torch.float32 is not what int8"):
-        requantise(pool, coded, rows, rows)
+    with pytest.raises(ValueError, match=r"keys none .* values int8"):
+        KvLayer(keys=pool, values=CodedSlots(codes=codes, kind="int8", scale=scale))
+    with pytest.raises(ValueError, match="keys: heads of a slot"):
+        KvLayer(keys=CodedSlots(codes=random(2, 8, 1).transpose(1, 2)), values=pool)
+    with pytest.raises(ValueError, match="target is not contiguous"):
+        requantise(pool, CodedSlots(codes=random(4, 1, 8)[::2]), rows, rows)
     with pytest.raises(ValueError, match=r"x .* for 96 inputs"):
         quantised_linear(random(2, 95), quantised(70, 96, 4))
