@@ -18,6 +18,7 @@ from kernels.rms_norm import rms_norm, rms_norm_reference
 from kernels.rope_store import Rotation, rope_store, rope_store_reference
 from tests.kernels.batches import Shape, batch, cut, softmax_attention
 from tests.kernels.bfloat16 import interpret_bfloat16
+from tests.kernels.lone_rows import interpret_rows_alone
 
 BF16 = torch.bfloat16
 ROUNDING = {BF16: 2.0**-8, torch.float16: 2.0**-10}
@@ -25,6 +26,7 @@ ROUNDING = {BF16: 2.0**-8, torch.float16: 2.0**-10}
 
 @pytest.fixture(autouse=True)
 def mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpret_rows_alone(monkeypatch)  # which the other one then calls
     interpret_bfloat16(monkeypatch)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from kernels import linear as linear_file
 from kernels.linear import linear, linear_reference, tile_for
+from tests.kernels.lone_rows import interpret_rows_alone
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-2}
 
@@ -22,6 +23,7 @@ def test_a_row_has_the_same_bits_alone_and_in_company(
     dtype: torch.dtype, is_wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Odd sizes, several blocks of tokens, outputs and inputs, both tiles."""
+    interpret_rows_alone(monkeypatch)
     monkeypatch.setattr(linear_file, "_WIDE_OUTPUTS", 1 if is_wide else 1000)
     x, bias = random(131, 100, dtype=dtype), random(70, dtype=dtype)
     weight = random(70, 110, dtype=dtype)[:, 3:103]

@@ -13,6 +13,7 @@ from gpu_worker.device.attention_plan import Stem
 from kernels.attention_inputs import AttentionRules, WorkItems, Workspace, workspace_for
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from tests.kernels.batches import Batch, Shape, batch, cut, softmax_attention
+from tests.kernels.lone_rows import interpret_rows_alone
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
 FP8_TOLERANCE = 4e-3
@@ -128,7 +129,8 @@ def test_shared_stems_are_read_once_for_all_their_rows(
     assert read < 0.65 * read_apart
 
 
-def test_a_row_has_the_same_bits_alone_and_in_company() -> None:
+def test_a_row_has_the_same_bits_alone_and_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpret_rows_alone(monkeypatch)
     shape = Shape(page_size=16, lengths=(130, 65, 17, 200), queries=(1, 1, 1, 1))
     given = batch(shape)
     together = paged_attention(given.query, given.kv, cut(given), rules(shape))
@@ -147,7 +149,10 @@ def test_a_row_has_the_same_bits_alone_and_in_company() -> None:
 
 
 @pytest.mark.parametrize("window", [0, 30])
-def test_a_prompt_has_the_same_bits_whole_and_in_chunks(window: int) -> None:
+def test_a_prompt_has_the_same_bits_whole_and_in_chunks(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpret_rows_alone(monkeypatch)
     shape = Shape(lengths=(100,), queries=(40,))
     asked = rules(shape, window=window)
 
