@@ -21,7 +21,7 @@ _NUM_WARPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadNorms:
+class QkNorms:
     """Root-mean-square norms of single heads."""
 
     query_weight: torch.Tensor
@@ -47,7 +47,7 @@ def rope_store(
     slots: torch.Tensor,
     rotation: Rotation,
     target: KvLayer,
-    norms: HeadNorms | None = None,
+    norms: QkNorms | None = None,
 ) -> torch.Tensor:
     """Queries [tokens, heads, head_dim], rotated; keys and values go to `target`.
 
@@ -190,7 +190,7 @@ def rope_store_reference(
     slots: torch.Tensor,
     rotation: Rotation,
     target: KvLayer,
-    norms: HeadNorms | None = None,
+    norms: QkNorms | None = None,
 ) -> torch.Tensor:
     """The same in plain torch."""
     num_heads = _check(qkv, positions, slots, rotation, target)
@@ -212,7 +212,7 @@ def rope_store_reference(
     return query.to(qkv.dtype)
 
 
-def _reference_norm(x: torch.Tensor, weight: torch.Tensor, norms: HeadNorms) -> torch.Tensor:
+def _reference_norm(x: torch.Tensor, weight: torch.Tensor, norms: QkNorms) -> torch.Tensor:
     scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + norms.eps)
     return x * scale * (weight.float() + norms.weight_offset)
 

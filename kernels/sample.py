@@ -25,7 +25,7 @@ import triton.language as tl
 from kernels.compile_case import FUSED, CompileCase, CompileCases, limited_registers
 from kernels.gumbel_noise import gumbel_noise, random_words, random_words_reference
 from kernels.logit_row import bounded_score, has_limits, load_logits, winner
-from kernels.sampling_parameters import GREEDY_BELOW, Sampling, check_sampling
+from kernels.sampling_parameters import GREEDY_BELOW, Sampling, check_draw_inputs
 from kernels.survey_logits import GROUP, survey_logits
 
 __all__ = ["Sampling", "compile_cases", "sample", "sample_reference"]
@@ -323,7 +323,7 @@ def _best(
 
 def sample_reference(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """The same in plain torch and float64, row by row, by sorting."""
-    check_sampling(logits, sampling)
+    check_draw_inputs(logits, sampling)
     chosen = [_reference_row(row, sampling, index) for index, row in enumerate(logits)]
     return torch.tensor(chosen, dtype=torch.int32, device=logits.device)
 

@@ -29,7 +29,7 @@ class Sampling:
     """int32, absolute, of the token that is drawn."""
 
 
-def check_sampling(logits: torch.Tensor, sampling: Sampling) -> None:
+def check_draw_inputs(logits: torch.Tensor, sampling: Sampling) -> None:
     """Refuses logits other than float32 [rows, vocab], and parameters that are not one a row.
 
     Raises:

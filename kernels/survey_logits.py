@@ -24,7 +24,7 @@ import triton.language as tl
 from kernels.compile_case import FUSED, CompileCase, CompileCases
 from kernels.gumbel_noise import random_words, random_words_reference
 from kernels.logit_row import bounded_score, has_limits
-from kernels.sampling_parameters import GREEDY_BELOW, Sampling, check_sampling
+from kernels.sampling_parameters import GREEDY_BELOW, Sampling, check_draw_inputs
 
 GROUP = 64
 """Token ids of a group."""
@@ -40,7 +40,7 @@ def survey_logits(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     Raises:
         ValueError: shapes or types do not go together; names which.
     """
-    check_sampling(logits, sampling)
+    check_draw_inputs(logits, sampling)
     num_rows, vocab_size = logits.shape
     num_groups = triton.cdiv(vocab_size, _CONSTANTS["GROUP"])
     planes = logits.new_empty(2, num_rows, num_groups)
@@ -91,7 +91,7 @@ def _survey(
 
 def survey_logits_reference(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """The same in plain torch and float64; plane 1 of greedy rows is 0."""
-    check_sampling(logits, sampling)
+    check_draw_inputs(logits, sampling)
     num_rows, vocab_size = logits.shape
     size = _CONSTANTS["GROUP"]
     num_groups = triton.cdiv(vocab_size, size)

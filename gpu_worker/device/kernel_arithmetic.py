@@ -12,8 +12,7 @@ from kernels.attention_inputs import AttentionRules, PagedKv
 from kernels.gather_rows import gather_rows
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import rms_norm
-from kernels.rope_store import HeadNorms as KernelHeadNorms
-from kernels.rope_store import Rotation, rope_store
+from kernels.rope_store import QkNorms, Rotation, rope_store
 from kernels.silu_mul import silu_mul
 
 
@@ -67,9 +66,7 @@ class KernelArithmetic:
     ) -> torch.Tensor:
         """See Arithmetic."""
         target, rotation = self._pool.layers[layer], self._rotations[layer]
-        return rope_store(
-            qkv, step.positions, step.out_slots, rotation, target, _kernel_norms(norms)
-        )
+        return rope_store(qkv, step.positions, step.out_slots, rotation, target, _qk_norms(norms))
 
     def attend(self, layer: int, query: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """See Arithmetic."""
@@ -94,10 +91,10 @@ class KernelArithmetic:
         return torch.tanh(logits / cap) * cap if cap else logits
 
 
-def _kernel_norms(norms: HeadNorms | None) -> KernelHeadNorms | None:
+def _qk_norms(norms: HeadNorms | None) -> QkNorms | None:
     if norms is None:
         return None
-    return KernelHeadNorms(
+    return QkNorms(
         query_weight=norms.query.weight,
         key_weight=norms.key.weight,
         eps=norms.query.eps,

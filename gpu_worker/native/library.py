@@ -78,7 +78,7 @@ class _Step(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepColumns:
+class NativeStep:
     """A step as the library takes it; all int32."""
 
     prefix_lens: _Ints
@@ -159,7 +159,7 @@ class NativeModel:
         """Fills the pool with NaN."""
         self._library.radixd_model_poison(self._handle)
 
-    def forward(self, step: StepColumns) -> tuple[FloatArray, tuple[int, ...]]:
+    def forward(self, step: NativeStep) -> tuple[FloatArray, tuple[int, ...]]:
         """Logits [sum of num_samples, vocab], and the time of each of PHASES in ns.
 
         Raises:
@@ -237,7 +237,7 @@ def find_kernels(library: ctypes.CDLL, wanted: str = AUTO) -> str:
     return wanted
 
 
-def _check_lengths(step: StepColumns) -> None:
+def _check_lengths(step: NativeStep) -> None:
     """The library sees pointers, and would read past the end of what is too short."""
     num_rows = len(step.slots)
     columns = (step.prefix_lens, step.extend_lens, step.num_samples)

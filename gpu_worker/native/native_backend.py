@@ -17,8 +17,8 @@ from gpu_worker.native.library import (
     PHASES,
     NativeError,
     NativeModel,
+    NativeStep,
     Sizes,
-    StepColumns,
     find_kernels,
     open_library,
 )
@@ -87,7 +87,7 @@ class NativeBackend:
             return np.empty((0, self._vocab_size), np.float32)
         rows = step.rows
         logits, phases_ns = self._model.forward(
-            StepColumns(
+            NativeStep(
                 prefix_lens=np.array([row.prefix_len for row in rows], np.int32),
                 extend_lens=np.array([row.extend_len for row in rows], np.int32),
                 # To the library a scored token is one that is sampled after.

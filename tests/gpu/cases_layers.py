@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 from kernels.gather_rows import gather_rows, gather_rows_reference
 from kernels.kv_codes import KvKind, KvLayer
 from kernels.rms_norm import rms_norm, rms_norm_reference
-from kernels.rope_store import HeadNorms, Rotation, rope_store, rope_store_reference
+from kernels.rope_store import QkNorms, Rotation, rope_store, rope_store_reference
 from kernels.silu_mul import Gate, silu_mul, silu_mul_reference
 from tests.gpu.case import Check, Prepared, Speed
 from tests.gpu.comparison import Comparison, coded, near, worst
@@ -180,7 +180,7 @@ def _check_rope(kind: KvKind, head_dim: int, has_norms: bool, place: Place) -> C
     norms = None
     if has_norms:
         weights = (place.randn(head_dim, seed=seed) for seed in (3, 4))
-        norms = HeadNorms(query_weight=next(weights), key_weight=next(weights), eps=1e-6)
+        norms = QkNorms(query_weight=next(weights), key_weight=next(weights), eps=1e-6)
     shape = (2 * num_tokens, num_kv_heads, head_dim)
     ours, theirs = _target(place, kind, shape), _target(place, kind, shape, torch.float64)
     query = rope_store(qkv, positions, slots, rotation, ours, norms)

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_worker.blocks import FloatArray
 from gpu_worker.native.build import built_library
-from gpu_worker.native.library import AUTO, NativeModel, Sizes, StepColumns, open_library
+from gpu_worker.native.library import AUTO, NativeModel, NativeStep, Sizes, open_library
 from gpu_worker.native.packing import pack_float32
 
 LAYERS, HIDDEN, INNER, VOCAB, LONGEST, SLOTS = 2, 96, 40, 21, 40, 64
@@ -86,8 +86,8 @@ class Wanted:
     token_ids: list[int] = field(default_factory=lambda: [20, 0, 1, 2])
     out_slots: list[int] = field(default_factory=lambda: [7, 8, 63, 0])
 
-    def columns(self) -> StepColumns:
-        return StepColumns(
+    def columns(self) -> NativeStep:
+        return NativeStep(
             prefix_lens=ints(*self.prefix_lens),
             extend_lens=ints(*self.extend_lens),
             num_samples=ints(*self.num_samples),

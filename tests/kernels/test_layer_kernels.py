@@ -17,7 +17,7 @@ from kernels.quantised_linear import (
 from kernels.requantise import requantise, requantise_reference
 from kernels.rms_norm import rms_norm, rms_norm_reference
 from kernels.rope_store import (
-    HeadNorms,
+    QkNorms,
     Rotation,
     rope_store,
     rope_store_reference,
@@ -82,7 +82,7 @@ def target(kind: KvKind) -> KvLayer:
 @pytest.mark.parametrize("rotated", [40, 24])
 def test_rope_store(kind: KvKind, has_norms: bool, rotated: int) -> None:
     """Rotates all or a part of a head, skips padding, and leaves other slots alone."""
-    norms = HeadNorms(query_weight=random(40), key_weight=random(40) + 1, eps=1e-6, weight_offset=1)
+    norms = QkNorms(query_weight=random(40), key_weight=random(40) + 1, eps=1e-6, weight_offset=1)
     angles = torch.arange(100)[:, None] / (10000 ** (torch.arange(rotated // 2) / rotated * 2))
     rotation = Rotation(cos=angles.cos(), sin=angles.sin())
     qkv = random(4, (6 + 2 * 3) * 40)
