@@ -9,10 +9,10 @@ lives in one, without a word in the decoder:
                          down, from a reader that gives no more; results are summed, or joined for
                          the head; vectors, table and router are whole (parallel.sharded_home).  The
                          pool and the arithmetic then get a configuration with the rank's heads
-    determinism          products whose order of sums does not depend on the number of rows (ops,
-                         device.device_home)
+    determinism          products whose order of sums does not depend on the number of rows
+                         (torch_home, device.device_home)
 
-Not here: which matrices a model has (decoder_weights), the products (ops, device.device_home).
+Not here: which matrices a model has (decoder_weights), the products (the homes).
 """
 
 from collections.abc import Callable, Sequence
