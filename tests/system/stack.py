@@ -134,7 +134,7 @@ class Client:
     async def stats(self) -> admin_pb2.GetStatsResponse:
         return await self.admin.GetStats(admin_pb2.GetStatsRequest(), timeout=10)
 
-    async def idle(self, within_s: float = 5.0) -> admin_pb2.GetStatsResponse:
+    async def idle(self, within_s: float = 30.0) -> admin_pb2.GetStatsResponse:
         """The books once nobody lives; fails when that takes longer."""
         deadline = time.monotonic() + within_s
         while True:

@@ -125,9 +125,10 @@ async def test_one_id_names_all_choices(client):
 
 
 async def test_leaving_ends_all_choices(client):  # field case 52
+    before = (await client.stats()).requests.cancelled
     running = await Running(client, request(ids(20, "left"), 3000, n=16, sampling=DRAWN)).began(20)
     running.leave()
-    await client.idle(within_s=1.0)
+    assert (await client.idle()).requests.cancelled - before == 16
     await running
     steps = (await client.stats()).num_steps
     await asyncio.sleep(0.2)
@@ -190,7 +191,7 @@ async def test_huge_numbers_cost_nothing(client):  # field cases 83, 84
         started_s = loop.time()
         with refused(grpc.StatusCode.INVALID_ARGUMENT):
             await at_once(client, message)
-        assert loop.time() - started_s < 1.0
+        assert loop.time() - started_s < 10.0, "what they ask for would take far longer"
     after = (await client.stats()).peak_rss_bytes
     for service, peak in before.items():
         assert after[service] - peak < 64 << 20, service

@@ -39,7 +39,7 @@ async def test_a_unary_call_that_is_left_in_prefill_computes_no_further(client):
         await asyncio.sleep(0.002)
     at_leaving = await computed(client)
     call.cancel()
-    await client.idle(within_s=1)
+    await client.idle()
     # The two that were out, and those planned while the cancellation was on its way.
     assert await computed(client) - at_leaving <= 8 * CHUNK
     assert at_leaving - before < 30 * CHUNK, "it was nearly done: this shows nothing"
@@ -54,7 +54,7 @@ async def test_a_request_that_is_cancelled_in_the_queue_costs_nothing(client):  
     )
     while not (await client.stats()).requests.waiting:
         await asyncio.sleep(0.005)
-    async with asyncio.timeout(0.5):
+    async with asyncio.timeout(10):
         await cancel(client, "waits")
         answer = await waiting
     assert answer.finish_reason == inference_pb2.FINISH_REASON_CANCELLED
