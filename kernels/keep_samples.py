@@ -46,9 +46,7 @@ def keep_samples(
 
 
 @triton.jit
-def _keep(
-    samples, drafts, start, rows, last_tokens, history, history_row, counts, vocab_size
-):  # fmt: skip
+def _keep(samples, drafts, start, rows, last_tokens, history, history_row, counts, vocab_size):
     """Grid (rows)."""
     index = tl.program_id(0)
     begin, end = tl.load(start + index), tl.load(start + index + 1)

@@ -43,9 +43,7 @@ class Tile:
 def tile_for(num_outputs: int, dtype: torch.dtype, vendor: Vendor) -> Tile:
     """The tile of a weight: never of the number of tokens, as its sums are in the tile's order."""
     if dtype == torch.float32:  # products of such stay in registers
-        return Tile(
-            block_tokens=32, block_outputs=64, block_inputs=32, num_warps=4, num_stages=2
-        )  # fmt: skip
+        return Tile(block_tokens=32, block_outputs=64, block_inputs=32, num_warps=4, num_stages=2)
     is_wide, is_amd = num_outputs >= _WIDE_OUTPUTS, vendor == "amd"
     return Tile(
         block_tokens=128 if is_wide else 64,
@@ -123,7 +121,7 @@ def _product(
 @triton.jit
 def _blocks(
     num_tokens, num_outputs, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NEIGHBOURS: tl.constexpr
-):  # fmt: skip
+):
     """A program's block of tokens and of outputs: NEIGHBOURS of tokens, then the next outputs."""
     token_blocks = tl.cdiv(num_tokens, BLOCK_M)
     across = NEIGHBOURS * tl.cdiv(num_outputs, BLOCK_N)

@@ -47,7 +47,7 @@ def logprobs(
 @triton.jit(do_not_specialize=["num_top"], do_not_specialize_on_alignment=["chosen"])
 def _logprobs(
     logits, chosen, of_chosen, top_ids, top, row_stride, vocab_size, num_top, BLOCK: tl.constexpr
-):  # fmt: skip
+):
     """Grid (rows)."""
     row = tl.program_id(0).to(tl.int64)
     x = logits + row * row_stride

@@ -140,9 +140,11 @@ def _check(
 def compile_cases() -> CompileCases:
     """The shapes of paged_attention."""
     shapes = (
-        (9, 64, "f32", True), (32, 128, "bf16", False), (32, 128, "bf16", True),
+        (9, 64, "f32", True),
+        (32, 128, "bf16", False),
+        (32, 128, "bf16", True),
         (16, 256, "bf16", True),
-    )  # fmt: skip
+    )
     for num_heads, head_dim, dtype, wants_lse in shapes:
         yield CompileCase(
                 name=f"merge_partials {dtype} H{num_heads} D{head_dim}{' lse' * wants_lse}",

@@ -174,7 +174,7 @@ def _rotated(
 @triton.jit
 def _store(
     pool, scales, x, place, live, HEADS: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr
-):  # fmt: skip
+):
     if KIND == "none":
         tl.store(pool + place, x.to(pool.dtype.element_ty), mask=live)
     else:

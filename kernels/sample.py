@@ -226,9 +226,7 @@ def _floor(
 
 
 @triton.jit
-def _list(
-    numbers, listed, floor, least_score, top, heat, num_groups, BLOCK: tl.constexpr
-):  # fmt: skip
+def _list(numbers, listed, floor, least_score, top, heat, num_groups, BLOCK: tl.constexpr):
     """Writes the groups whose number is at least the floor, and its score the least; how many."""
     count = 0
     tl.debug_barrier()  # those of an earlier list may still be read

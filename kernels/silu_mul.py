@@ -35,9 +35,7 @@ def silu_mul(gate_up: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
 
 
 @triton.jit
-def _gated(
-    gate_up, out, in_stride, out_stride, size, GATE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _gated(gate_up, out, in_stride, out_stride, size, GATE: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (tokens, blocks of size)."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -73,8 +71,11 @@ def compile_cases() -> CompileCases:
             name=f"silu_mul {gate} {dtype}",
             kernel=_gated,
             types={
-                "gate_up": SHORT_DTYPES[dtype], "out": SHORT_DTYPES[dtype], "in_stride": "i32",
-                "out_stride": "i32", "size": "i32",
+                "gate_up": SHORT_DTYPES[dtype],
+                "out": SHORT_DTYPES[dtype],
+                "in_stride": "i32",
+                "out_stride": "i32",
+                "size": "i32",
             },
             constants={"GATE": gate, "BLOCK": _BLOCK},
-        )  # fmt: skip
+        )

@@ -80,8 +80,11 @@ def _check(
     slot_table: torch.Tensor,
 ) -> None:
     columns = {
-        "token_ids": token_ids, "rows": rows, "positions": positions, "slots": slots,
-    }  # fmt: skip
+        "token_ids": token_ids,
+        "rows": rows,
+        "positions": positions,
+        "slots": slots,
+    }
     for name, column in columns.items():
         if column.shape != (len(token_ids),) or column.dtype != torch.int32:
             raise ValueError(f"{name} {tuple(column.shape)} {column.dtype}: not int32 [tokens]")

@@ -122,9 +122,7 @@ class DeviceBackend:
 
     def _home(self, config: ModelConfig, reader: WeightReader) -> WeightHome:
         options = self._options
-        plain = DeviceHome(
-            self._device, options.dtype, deterministic=options.deterministic
-        )  # fmt: skip
+        plain = DeviceHome(self._device, options.dtype, deterministic=options.deterministic)
         if self._options.blocks is None:
             return plain
         return QuantisedHome(
@@ -205,7 +203,7 @@ class DeviceBackend:
         long."""
         sampler = StepSampler(
             self._rows, table, vocab_size=self._config.vocab_size, device=self._device
-        )  # fmt: skip
+        )
         runner = DeviceRunner(self._forward, self._rows, table, sampler, self.forget)
         if self._device.type == "cuda":
             self.record_steps()

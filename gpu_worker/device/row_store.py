@@ -37,7 +37,7 @@ class RowStore:
         """[max_rows + 1] what each row sampled last."""
         self.slots = torch.full(
             (max_rows + 1, max_length), DUMP_SLOT, dtype=torch.int32, device=device
-        )  # fmt: skip
+        )
         """[max_rows + 1, max_length]; entries past a row's length mean nothing."""
         self.histories = Histories(vocab_size, device)
 
@@ -112,8 +112,9 @@ class Histories:
         for row in tuple(self._places):
             self.close(row)
 
-    def with_drafts(self, places: torch.Tensor, owners: torch.Tensor, drafts: torch.Tensor
-    ) -> torch.Tensor:  # fmt: skip
+    def with_drafts(
+        self, places: torch.Tensor, owners: torch.Tensor, drafts: torch.Tensor
+    ) -> torch.Tensor:
         """[n, vocab] copies of the histories at `places` [n]; the copy that each of `owners` [m]
         names counts one of `drafts` [m] as output, too."""
         copies = self.counts.index_select(0, places)

@@ -192,9 +192,7 @@ def step_inputs(
     )
 
 
-def _stem_items(
-    index: int, work: Work, there: Mapping[str, torch.Tensor]
-) -> StemItems | None:  # fmt: skip
+def _stem_items(index: int, work: Work, there: Mapping[str, torch.Tensor]) -> StemItems | None:
     if not len(work.plan.stem_items):
         return None
     return StemItems(

@@ -203,7 +203,7 @@ class Drawn:
         if reported is not None:
             columns = _joined(
                 reported.rows(np.flatnonzero(does_count[asked.reported]), asked.num_top)
-            )  # fmt: skip
+            )
         of_rows = [
             tokens[first : first + count].tolist()
             for first, count in zip(draws.start.tolist(), counts.tolist(), strict=False)

@@ -90,8 +90,9 @@ def speeds() -> Iterator[Speed]:
 
 def sampling(place: Place, asked: tuple[Asked, ...], num_rows: int) -> Sampling:
     """Rows that ask for these in turn, each with a seed and a position of its own."""
-    heat, top_k, top_p, min_p = zip(*(asked[row % len(asked)] for row in range(num_rows)),
-                                    strict=True)  # fmt: skip
+    heat, top_k, top_p, min_p = zip(
+        *(asked[row % len(asked)] for row in range(num_rows)), strict=True
+    )
 
     def floats(column: tuple[float, ...]) -> torch.Tensor:
         return torch.tensor(column, dtype=torch.float32, device=place.device)

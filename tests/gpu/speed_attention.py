@@ -43,9 +43,7 @@ class Layer:
 
 
 DECODE = Layer(num_rows=32, length=32_768)
-EXTEND = Layer(
-    num_rows=1, length=8192, queries=8192, block_queries=PROMPT_BLOCK, split=_WHOLE
-)  # fmt: skip
+EXTEND = Layer(num_rows=1, length=8192, queries=8192, block_queries=PROMPT_BLOCK, split=_WHOLE)
 """Tiles enough to fill a card: the engine does not cut their contexts."""
 
 

@@ -228,8 +228,9 @@ def test_a_missed_aim_is_marked_and_no_failure() -> None:
 
 
 def test_what_is_wrong_is_not_timed_and_what_is_lost_is_told() -> None:
-    wrong = Row(kernel="paged_attention", case="extend 1 x 8k", status="wrong", error=math.nan,
-                allowed=0.1)  # fmt: skip
+    wrong = Row(
+        kernel="paged_attention", case="extend 1 x 8k", status="wrong", error=math.nan, allowed=0.1
+    )
     answers = {
         f"check {EXTEND}": wrong,
         f"check {EXTEND} kv=int8": Lost(reason="took more than 90 s"),
@@ -316,8 +317,11 @@ def test_a_case_is_judged_where_it_runs() -> None:
 
 def test_durations_have_three_digits() -> None:
     assert [duration(us) for us in (3.14159, 999.0, 4321.0, 2.5e6)] == [
-        "3.14 us", "999 us", "4.32 ms", "2.5 s"
-    ]  # fmt: skip
+        "3.14 us",
+        "999 us",
+        "4.32 ms",
+        "2.5 s",
+    ]
 
 
 def test_cells_cannot_break_the_table() -> None:

@@ -61,9 +61,12 @@ def test_torch_computes_where_nothing_can_be_compiled(
     ],
 )
 def test_what_only_compiled_code_has_is_refused_without_it(
-    options: BackendOptions, field: str, problem: str, model: ModelSource,
+    options: BackendOptions,
+    field: str,
+    problem: str,
+    model: ModelSource,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("CXX", "no-such-c++")
     with pytest.raises(InvalidRequest, match=problem) as caught:
         load_engine(model, LIMITS, options)

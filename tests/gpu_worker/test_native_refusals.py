@@ -201,14 +201,10 @@ def test_matrices_of_another_shape_size_or_place() -> None:
         with pytest.raises(NativeError, match=r"^no such matrix$"):
             model.set_matrix(part, pack_float32(right), layer)
     packed = pack_float32(right)
-    short = Panels(
-        format="float32", num_outputs=128, num_inputs=HIDDEN, data=packed.data[:-1]
-    )  # fmt: skip
+    short = Panels(format="float32", num_outputs=128, num_inputs=HIDDEN, data=packed.data[:-1])
     with pytest.raises(NativeError, match=r"^a matrix of another size$"):
         model.set_matrix(0, short, 0)
-    named_otherwise = Panels(
-        format="int8", num_outputs=128, num_inputs=HIDDEN, data=packed.data
-    )  # fmt: skip
+    named_otherwise = Panels(format="int8", num_outputs=128, num_inputs=HIDDEN, data=packed.data)
     with pytest.raises(NativeError, match=r"^a matrix of another size$"):
         model.set_matrix(0, named_otherwise, 0)
 

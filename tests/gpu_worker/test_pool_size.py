@@ -139,8 +139,11 @@ def test_weights_are_there_when_it_is_measured_and_the_step_is_run() -> None:
     with capture_logs() as events:
         slots = measured_slots(
             lambda step: (seen.append(step), meter.events.append("step")),
-            meter, FIT, max_length=20, bytes_per_slot=10,
-        )  # fmt: skip
+            meter,
+            FIT,
+            max_length=20,
+            bytes_per_slot=10,
+        )
     assert meter.events == ["tidy", "used", "step", "step", "used"]
     assert [len(step.token_ids) for step in seen] == [FIT.max_rows, FIT.max_tokens]
     assert slots == (int((1 << 20) * 0.9) - 5000) // 640 * 64 - 64

@@ -172,8 +172,10 @@ def test_the_effort_is_for_the_template(effort, told):
         ({"input": []}, "input"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-         "input[0].content[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+        ),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
@@ -199,7 +201,7 @@ def test_the_effort_is_for_the_template(effort, told):
         ({"tool_choice": {"type": "file_search", "name": "f"}}, "tool_choice.type"),
         ({"n": 2}, "n"),
     ],
-)  # fmt: skip
+)
 async def test_what_is_refused_is_named(http, fields, param):
     error = await refused(http, RESPONSES, {"input": "hi", **fields})
     assert error["param"] == param

@@ -86,9 +86,7 @@ def test_arithmetic_on_bfloat16_is_refused() -> None:
 def test_attention(dtype: torch.dtype, kind: KvKind, block_queries: int) -> None:
     """Decode, and extend; of contexts split and whole, pages of several slots."""
     queries = (1, 1, 1) if block_queries == 16 else (1, 17, 30)
-    shape = Shape(
-        page_size=16, lengths=(1, 70, 130), queries=queries, dtype=dtype, kind=kind
-    )  # fmt: skip
+    shape = Shape(page_size=16, lengths=(1, 70, 130), queries=queries, dtype=dtype, kind=kind)
     given, rules = batch(shape), AttentionRules(scale=shape.head_dim**-0.5)
     work = cut(given, block_queries=block_queries)
     out = paged_attention(given.query, given.kv, work, rules)

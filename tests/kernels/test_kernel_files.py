@@ -88,8 +88,11 @@ def test_an_integer_that_is_specialised_is_found() -> None:
 
 def test_what_is_shared_has_no_kernel_of_its_own() -> None:
     assert {path.stem for path in KERNELS.glob("*.py")} == {
-        *(path.stem for path in FILES), *SHARED, "__init__", "check",
-    }  # fmt: skip
+        *(path.stem for path in FILES),
+        *SHARED,
+        "__init__",
+        "check",
+    }
 
 
 def test_a_file_that_cannot_be_read_alone_is_found() -> None:

@@ -27,14 +27,16 @@ _CHAT_FORMS = (
     (r"constraint(\.json_object)?", "response_format"),
 )
 _CHAT_FIELDS = (
-    (r"chat\.messages(\[\d+\])\.tool_calls(\[\d+\])\.(name|arguments)",
-     r"messages\1.tool_calls\2.function.\3"),
+    (
+        r"chat\.messages(\[\d+\])\.tool_calls(\[\d+\])\.(name|arguments)",
+        r"messages\1.tool_calls\2.function.\3",
+    ),
     (r"chat\.messages(\[\d+\])\.reasoning\b", r"messages\1.reasoning_content"),
     (r"chat\.tools(\[\d+\])\.", r"tools\1.function."),
     (r"chat\.tool_choice\.name", "tool_choice.function.name"),
     (r"chat\.tool_choice\.mode", "tool_choice"),
     (r"chat\.template_arguments", "chat_template_kwargs"),
-)  # fmt: skip
+)
 
 CHAT = names(
     *_CHAT_FIELDS,

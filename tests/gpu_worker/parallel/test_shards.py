@@ -110,10 +110,12 @@ def test_an_mlp_that_does_not_divide_is_cut_unevenly() -> None:
 
 
 def test_norms_and_the_table_are_whole() -> None:
-    for name, shape in ((f"{LAYER}input_layernorm.weight", (32,)),
-                        (f"{LAYER}self_attn.q_norm.weight", (16,)),
-                        ("model.embed_tokens.weight", (11, 32)),
-                        ("model.norm.weight", (32,))):  # fmt: skip
+    for name, shape in (
+        (f"{LAYER}input_layernorm.weight", (32,)),
+        (f"{LAYER}self_attn.q_norm.weight", (16,)),
+        ("model.embed_tokens.weight", (11, 32)),
+        ("model.norm.weight", (32,)),
+    ):
         array = random(*shape)
         assert all(np.array_equal(part, array) for part in parts(name, array, 2, shape))
 

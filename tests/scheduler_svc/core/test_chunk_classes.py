@@ -81,8 +81,11 @@ def test_several_prompts_are_part_way_at_once(p, depth):
     for plan in bench.plans:
         got = dict(zip(plan.rows, plan.extend_lens, strict=True))
         assert {name: got[row] for name, row in rows.items()} == {
-            "chat": 4, "code": 8, "own": 6, "none": 8
-        }  # fmt: skip
+            "chat": 4,
+            "code": 8,
+            "own": 6,
+            "none": 8,
+        }
     bench.run()
     for workload, prompt in prompts.items():
         assert bench.tokens[workload or "none"] == bench.reference(prompt, 5)
