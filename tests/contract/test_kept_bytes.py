@@ -7,6 +7,7 @@ in protos/CHANGELOG.md.
 """
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,20 @@ from protos.radixd.v1 import tokenizer_pb2 as tokenizer
 
 HERE = Path(__file__).parent
 EPOCH = 0x1122334455667788
+
+LEAST_HELLO = Hello(
+    instance_id=1,
+    model_id="m",
+    model_hash="h",
+    vocab_size=9,
+    eos_token_ids=(),
+    num_slots=1,
+    max_rows=1,
+    max_length=1,
+    kv_dtype="float32",
+    device="cpu",
+    kind="model",
+)
 
 PLANS: dict[str, Message] = {
     "worker_v1_hello": Hello(
@@ -75,20 +90,7 @@ PLANS: dict[str, Message] = {
     "worker_v1_result": BatchResult(
         step_id=7, token_ids=array("i", [42]), forward_ns=12_345_678, peak_rss_bytes=1 << 33
     ),
-    "worker_v1_hello_sizes": Hello(
-        instance_id=1,
-        model_id="m",
-        model_hash="h",
-        vocab_size=9,
-        eos_token_ids=(),
-        num_slots=1,
-        max_rows=1,
-        max_length=1,
-        kv_dtype="float32",
-        device="cpu",
-        kind="model",
-        kv_bytes_per_slot=23040,
-    ),
+    "worker_v1_hello_sizes": replace(LEAST_HELLO, kv_bytes_per_slot=23040),
     "worker_v1_plan_penalties": BatchPlan(
         step_id=8,
         rows=array("i", [3, 4]),
@@ -125,20 +127,7 @@ PLANS: dict[str, Message] = {
             top_logprobs=array("f", [-0.5, float("-inf")]),
         ),
     ),
-    "worker_v1_hello_weights": Hello(
-        instance_id=1,
-        model_id="m",
-        model_hash="h",
-        vocab_size=9,
-        eos_token_ids=(),
-        num_slots=1,
-        max_rows=1,
-        max_length=1,
-        kv_dtype="int8",
-        device="cpu",
-        kind="model",
-        weights="int4",
-    ),
+    "worker_v1_hello_weights": replace(LEAST_HELLO, kv_dtype="int8", weights="int4"),
     "worker_v1_plan_drafts": BatchPlan(
         step_id=9,
         rows=array("i", [3, 0]),
@@ -187,19 +176,8 @@ PLANS: dict[str, Message] = {
             top_logprobs=array("f", [-0.5, -2.0, -3.0, -4.0]),
         ),
     ),
-    "worker_v1_hello_stems": Hello(
-        instance_id=1,
-        model_id="m",
-        model_hash="h",
-        vocab_size=9,
-        eos_token_ids=(),
-        num_slots=1,
-        max_rows=1,
-        max_length=1,
-        kv_dtype="int8",
-        device="cuda",
-        kind="model",
-        least_stem_tokens=64,
+    "worker_v1_hello_stems": replace(
+        LEAST_HELLO, kv_dtype="int8", device="cuda", least_stem_tokens=64
     ),
     "worker_v1_plan_stems": BatchPlan(
         step_id=11,
