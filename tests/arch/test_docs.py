@@ -4,6 +4,7 @@ import ast
 import re
 import socket
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tests.arch.source import GENERATED, PACKAGES, ROOT, Module, hold, snippet
@@ -106,6 +107,49 @@ def test_modules_have_docstrings() -> None:
 def test_packages_explain_themselves() -> None:
     missing = [package for package in PACKAGES if not (ROOT / package / "DESIGN.md").is_file()]
     assert not missing
+
+
+def absent_from_map(files: list[str], text: str) -> list[str]:
+    """Files that a map does not name, nor means by a name such as `bodies_*`."""
+    words = set(re.findall(r"[\w*]+", text))
+    families = [word for word in words if len(word) > 2 and word.endswith("*")]
+    return [
+        file
+        for file in files
+        if file not in words and not any(fnmatchcase(file, family) for family in families)
+    ]
+
+
+def maps() -> Iterator[tuple[str, list[str], str]]:
+    """Of each package of more than three files: its name, its files, and where they are mapped."""
+    for top in PACKAGES:
+        for init in sorted((ROOT / top).rglob("__init__.py")):
+            files = [
+                path.stem
+                for path in sorted(init.parent.glob("[!_]*.py"))
+                if not path.name.endswith(GENERATED)
+            ]
+            package = init.parent.relative_to(ROOT)
+            texts = [ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""]
+            texts += [
+                path.read_text(encoding="utf-8")
+                for folder in (package, *package.parents[:-1])
+                for path in sorted((ROOT / folder).glob("*.md"))
+            ]
+            if len(files) > 3:
+                yield str(package), files, "\n".join(texts)
+
+
+def test_every_file_stands_in_a_map() -> None:
+    assert absent_from_map(["bodies", "bodies_chat", "sse"], "`bodies_*`: the rest; sse") == [
+        "bodies"
+    ]
+    absent = [
+        f"{package}: {file}"
+        for package, files, text in maps()
+        for file in absent_from_map(files, text)
+    ]
+    assert not absent, "\n" + "\n".join(absent)
 
 
 def test_no_file_names_a_machine() -> None:
