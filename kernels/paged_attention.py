@@ -224,9 +224,8 @@ def _attend_range(
         slot = slot * PAGE_SIZE + position % PAGE_SIZE
         key = tl.load(
             keys + slot[None, :] * key_stride + dim[:, None],
-            mask=inside[None, :] & (dim < HEAD_DIM)[:, None],
-            other=0,
-        )
+            mask=inside[None, :] & (dim < HEAD_DIM)[:, None], other=0,
+        )  # fmt: skip
         score = tl.dot(query, _widened(key, query.dtype, KIND), input_precision="ieee") * scale
         if KIND != "none":
             score *= _scale(key_scale + slot * NUM_KV_HEADS, inside, KIND)[None, :]
@@ -241,9 +240,8 @@ def _attend_range(
         row_sum = row_sum * faded + tl.sum(weight, 1)
         value = tl.load(
             values + slot[:, None] * value_stride + dim[None, :],
-            mask=inside[:, None] & (dim < HEAD_DIM)[None, :],
-            other=0,
-        )
+            mask=inside[:, None] & (dim < HEAD_DIM)[None, :], other=0,
+        )  # fmt: skip
         if KIND != "none":
             weight *= _scale(value_scale + slot * NUM_KV_HEADS, inside, KIND)[None, :]
         value = _widened(value, query.dtype, KIND)
