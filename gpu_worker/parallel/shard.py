@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpu_worker.model_config import ModelConfig
 from protos.errors import InvalidRequest
+from radixd.chassis.ranks import check_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +32,14 @@ class Shard:
 
 
 def check_split(config: ModelConfig, num_ranks: int) -> None:
-    """Refuses a number of ranks that heads cannot be dealt out to.
+    """Refuses a number of ranks that a model cannot be cut for.
 
     Raises:
         InvalidRequest: names `tp`.
     """
-    heads, kv_heads = config.num_heads, config.num_kv_heads
     if num_ranks > 1 and config.foreign_folder is not None:
         raise InvalidRequest("tp", "a family that transformers computes has one rank only")
-    if num_ranks > heads:
-        raise InvalidRequest("tp", f"{num_ranks} ranks are more than the model's {heads} heads")
-    if heads % num_ranks:
-        raise InvalidRequest("tp", f"{heads} heads do not divide among {num_ranks} ranks")
-    if max(kv_heads, num_ranks) % min(kv_heads, num_ranks):
-        problem = f"{kv_heads} KV heads and {num_ranks} ranks do not divide"
-        raise InvalidRequest("tp", problem)
+    check_heads(num_ranks, num_heads=config.num_heads, num_kv_heads=config.num_kv_heads)
     inner = config.intermediate_size
     if config.experts is not None:
         inner = min(inner, config.experts.intermediate_size)

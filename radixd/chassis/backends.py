@@ -93,7 +93,8 @@ def possible(wanted: Wanted) -> list[BackendKind]:
     left = [kind for kind in asked if _clash(kind, wanted) is None]
     if left:
         return left
-    clash = _clash(asked[0], wanted)
+    # What stands in the way where the ranks do not.
+    clash = _clash(next((kind for kind in asked if _has_ranks(kind, wanted)), asked[0]), wanted)
     assert clash is not None
     raise clash
 
@@ -108,7 +109,7 @@ def cannot_be_had(wanted: Wanted, missing: Sequence[tuple[BackendKind, str]]) ->
     for option in ("weights", "kv_dtype", "cpu_kernels"):
         value = getattr(wanted, option)
         if not _has(TORCH, option, value):
-            return InvalidRequest(option, f"{value} needs {_who_has(option, value)}: {reasons}")
+            return InvalidRequest(option, f"{value} needs {_who_has(option, wanted)}: {reasons}")
     return InvalidRequest("backend", f"none can be had: {reasons}")
 
 
@@ -118,9 +119,9 @@ def _clash(kind: BackendKind, wanted: Wanted) -> InvalidRequest | None:
         value = getattr(wanted, option)
         if not _has(kind, option, value):
             return InvalidRequest(
-                option, f"{value} needs {_who_has(option, value)}: {_asked_for(wanted)}"
+                option, f"{value} needs {_who_has(option, wanted)}: {_asked_for(wanted)}"
             )
-    if wanted.tp > 1 and not kind.has_ranks:
+    if not _has_ranks(kind, wanted):
         who = "a GPU or the torch backend"
         return InvalidRequest("tp", f"{wanted.tp} ranks need {who}: {_asked_for(wanted)}")
     if kind.backend == "triton" and wanted.weights != "auto":
@@ -148,10 +149,14 @@ def _has(kind: BackendKind, option: str, value: str) -> bool:
     return value in (kind.weights if option == "weights" else kind.kv_dtypes)
 
 
-def _who_has(option: str, value: str) -> str:
-    names = [
-        "a GPU" if kind is GPU else f"the {kind.backend} backend"
-        for kind in KINDS
-        if _has(kind, option, value) and not kind.only_by_name
-    ]
-    return " or ".join(names)
+def _has_ranks(kind: BackendKind, wanted: Wanted) -> bool:
+    """Whether it has the ranks that are wanted."""
+    return wanted.tp == 1 or kind.has_ranks
+
+
+def _who_has(option: str, wanted: Wanted) -> str:
+    """Of those with as many ranks, if there are any."""
+    value = getattr(wanted, option)
+    having = [kind for kind in KINDS if _has(kind, option, value) and not kind.only_by_name]
+    having = [kind for kind in having if _has_ranks(kind, wanted)] or having
+    return " or ".join("a GPU" if kind is GPU else f"the {kind.backend} backend" for kind in having)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from protos.errors import ModelError
+from protos.errors import InvalidRequest, ModelError
 from radixd.bench.machine import memory_bytes
 from radixd.chassis.model_source import BUILT_IN, SMOLLM2_SHA256, resolve_model
 from radixd.chassis.processors import usable_processors
+from radixd.chassis.ranks import check_heads
 from radixd.chassis.settings import Settings
 from radixd.cli.doctor_finding import Finding, fail, ok, warn
 from radixd.cli.model_shape import ModelShape, read_shape
@@ -70,7 +71,7 @@ def names() -> Finding:
 
 
 def model(settings: Settings) -> Finding:
-    """Whether the model is here and whole."""
+    """Whether the model is here and whole, and can be cut for as many ranks as are asked for."""
     if settings.fake_worker:
         return ok("model", "the fake worker needs none")
     if _is_hub_name(settings.model):
@@ -84,6 +85,10 @@ def model(settings: Settings) -> Finding:
         return fail("model", str(error), advice)
     if settings.model == BUILT_IN and _sha256(path) != SMOLLM2_SHA256:
         return fail("model", f"{path}: checksum differs", "make clean install")
+    try:
+        check_heads(settings.tp, num_heads=shape.num_heads, num_kv_heads=shape.num_kv_heads)
+    except InvalidRequest as error:
+        return fail("model", str(error), "--tp with another number")
     return ok("model", f"{path}: {shape.num_parameters / 1e6:.0f} M parameters, readable")
 
 

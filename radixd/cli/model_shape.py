@@ -19,9 +19,10 @@ _GEMMA_3 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What memory depends on."""
+    """What memory depends on, and how many ranks there can be."""
 
     num_layers: int
+    num_heads: int
     num_kv_heads: int
     head_dim: int
     num_parameters: int
@@ -63,6 +64,7 @@ def _read_folder(folder: Path) -> ModelShape:
         raise ModelError(folder, "holds no .safetensors file")
     return ModelShape(
         num_layers=config["num_hidden_layers"],
+        num_heads=heads,
         num_kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         num_parameters=sum(
@@ -78,6 +80,7 @@ def _read_gguf(path: Path) -> ModelShape:
         hidden_size = file.integer(f"{family}.embedding_length")
         return ModelShape(
             num_layers=file.integer(f"{family}.block_count"),
+            num_heads=heads,
             num_kv_heads=file.integer(f"{family}.attention.head_count_kv", heads),
             head_dim=file.integer(f"{family}.attention.key_length", hidden_size // max(heads, 1)),
             num_parameters=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),

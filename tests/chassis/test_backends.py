@@ -56,6 +56,11 @@ def test_what_options_leave(options, kinds):
         (Options(weights="bf16", kv_dtype="fp32"), "kv_dtype: fp32 on a GPU needs --weights fp32"),
         (Options(weights="fp32", kv_dtype="bf16"), "kv_dtype: bf16 needs other weights than fp32"),
         (Options(tp=2, backend="native"), "tp: 2 ranks need a GPU or the torch backend: native"),
+        (
+            Options(tp=2, device="cpu", weights="int8"),
+            "weights: int8 needs a GPU: --device cpu was",
+        ),
+        (Options(tp=2, cpu_kernels="avx2"), "cpu_kernels: avx2 needs the native backend: --tp 2"),
         (Options(cpu_kernels="avx2", kv_dtype="fp8"), "cpu_kernels: avx2 needs the native backend"),
     ],
 )
@@ -72,6 +77,7 @@ def test_options_that_contradict_each_other(options, problem):
         (Options(backend="native"), "backend: native cannot be had: no GPU"),
         (Options(weights="bf16"), "weights: bf16 needs a GPU: no GPU"),
         (Options(kv_dtype="int8"), "kv_dtype: int8 needs a GPU or the native backend: no GPU"),
+        (Options(tp=2, weights="int8"), "weights: int8 needs a GPU: no GPU"),
         (Options(), "backend: none can be had: no GPU"),
     ],
 )

@@ -120,6 +120,13 @@ def test_model_findings(tmp_path: Path) -> None:
     assert str(model) in damaged.detail
 
 
+def test_ranks_that_the_heads_do_not_divide_among(tmp_path: Path) -> None:
+    model = str(gguf(tmp_path / "m.gguf", LLAMA, [10, 20]))
+    assert doctor_checks.model(settings(model=model, tp=4)).state is State.OK
+    odd = doctor_checks.model(settings(model=model, tp=3))
+    assert (odd.state, odd.detail) == (State.FAIL, "tp: 8 heads do not divide among 3 ranks")
+
+
 def test_the_model_in_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     found = doctor_checks.model(settings())
     assert (found.state, "135 M parameters" in found.detail) == (State.OK, True), found
