@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from gpu_worker.device.attention_plan import Stem
-from kernels.attention_inputs import AttentionRules, WorkItems
+from kernels.attention_inputs import AttentionRules
 from kernels.kv_codes import CodedSlots, KvKind, KvLayer
 from kernels.merge_partials import merge_partials, merge_partials_reference
 from kernels.paged_attention import paged_attention, paged_attention_reference
@@ -99,14 +99,11 @@ def variants() -> Iterator[Variant]:
 
 def _check_variant(variant: Variant, place: Place) -> Comparison:
     given = _moved(batch(_shape(variant, place)), place)
-    work = _on(
-        cut(
-            given,
-            block_queries=variant.block_queries,
-            split=place.pick(512, 32),
-            window=variant.window,
-        ),
-        place,
+    work = cut(
+        given,
+        block_queries=variant.block_queries,
+        split=place.pick(512, 32),
+        window=variant.window,
     )
     rules = AttentionRules(
         scale=given.shape.head_dim**-0.5, window=variant.window, soft_cap=variant.soft_cap
@@ -171,22 +168,6 @@ def _moved(given: Batch, place: Place) -> Batch:
     moved = KvLayer(keys=there(layer.keys), values=there(layer.values))
     kv = dataclasses.replace(given.kv, layer=moved, page_table=table)
     return dataclasses.replace(given, query=given.query.to(place.device), kv=kv)
-
-
-def _on(work: WorkItems, place: Place) -> WorkItems:
-    stems = work.stems and dataclasses.replace(
-        work.stems,
-        items=work.stems.items.to(place.device),
-        num_items=work.stems.num_items.to(place.device),
-    )
-    return dataclasses.replace(
-        work,
-        stems=stems,
-        items=work.items.to(place.device),
-        num_items=work.num_items.to(place.device),
-        merge_start=work.merge_start.to(place.device),
-        merge_rows=work.merge_rows.to(place.device),
-    )
 
 
 def _check_merge(head_dim: int, dtype: torch.dtype | None, place: Place) -> Comparison:

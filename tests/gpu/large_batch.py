@@ -12,11 +12,12 @@ import torch
 
 from gpu_worker.device.attention_plan import Cuts, Rows, Stem, plan_attention
 from gpu_worker.device.step_inputs import blocks
-from kernels.attention_inputs import AttentionRules, PagedKv, StemItems, WorkItems
+from kernels.attention_inputs import AttentionRules, PagedKv, WorkItems
 from kernels.kv_codes import CodedSlots, KvLayer, decode, encode, new_slots
 from kernels.paged_attention import paged_attention
 from tests.gpu.place import Place, in_float64
 from tests.gpu.work import AttentionShape
+from tests.kernels.batches import work_items
 
 _CHUNK = 1 << 15
 """Slots coded at once."""
@@ -43,23 +44,7 @@ class LargeBatch:
         cuts = Cuts(
             groups=groups, block_queries=block_queries, stem_block_queries=stem_block, split=split
         )
-        plan = plan_attention(self.rows, cuts, stems)
-        device = self.query.device
-        return WorkItems(
-            items=torch.from_numpy(plan.items).to(device),
-            num_items=torch.tensor([plan.num_items], dtype=torch.int32, device=device),
-            merge_start=torch.from_numpy(plan.merge_start).to(device),
-            merge_rows=torch.from_numpy(plan.merge_rows).to(device),
-            num_partials=plan.num_partials,
-            block_queries=block_queries,
-            stems=StemItems(
-                items=torch.from_numpy(plan.stem_items).to(device),
-                num_items=torch.tensor([plan.num_stem_items], dtype=torch.int32, device=device),
-                block_queries=stem_block,
-            )
-            if plan.num_stem_items
-            else None,
-        )
+        return work_items(plan_attention(self.rows, cuts, stems), cuts, self.query.device)
 
     def attend(self, work: WorkItems, out: torch.Tensor) -> Callable[[], object]:
         """The launch, as a layer of the model makes it."""

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, Stem, plan_attention
+from gpu_worker.device.attention_plan import (
+    AttentionPlan,
+    Cuts,
+    IntArray,
+    Rows,
+    Stem,
+    plan_attention,
+)
 from kernels.attention_inputs import AttentionRules, PagedKv, StemItems, WorkItems
 from kernels.kv_codes import KvKind, KvLayer, decode, encode
 
@@ -97,21 +104,29 @@ def cut(
         split=split,
         window=window,
     )
-    return on_device(plan_attention(given.rows, cuts, given.shape.stems), cuts)
+    plan = plan_attention(given.rows, cuts, given.shape.stems)
+    return work_items(plan, cuts, given.query.device)
 
 
-def on_device(plan: AttentionPlan, cuts: Cuts) -> WorkItems:
+def work_items(plan: AttentionPlan, cuts: Cuts, device: torch.device) -> WorkItems:
     """A plan as the kernel takes it."""
+
+    def there(column: IntArray) -> torch.Tensor:
+        return torch.from_numpy(column).to(device)
+
+    def count(number: int) -> torch.Tensor:
+        return torch.tensor([number], dtype=torch.int32, device=device)
+
     stems = StemItems(
-        items=torch.from_numpy(plan.stem_items),
-        num_items=torch.tensor([plan.num_stem_items], dtype=torch.int32),
+        items=there(plan.stem_items),
+        num_items=count(plan.num_stem_items),
         block_queries=cuts.stem_block_queries or cuts.block_queries,
     )
     return WorkItems(
-        items=torch.from_numpy(plan.items),
-        num_items=torch.tensor([plan.num_items], dtype=torch.int32),
-        merge_start=torch.from_numpy(plan.merge_start),
-        merge_rows=torch.from_numpy(plan.merge_rows),
+        items=there(plan.items),
+        num_items=count(plan.num_items),
+        merge_start=there(plan.merge_start),
+        merge_rows=there(plan.merge_rows),
         num_partials=plan.num_partials,
         block_queries=cuts.block_queries,
         stems=stems if plan.num_stem_items else None,
