@@ -156,8 +156,7 @@ class Admitter:
         if ahead <= available:
             return True
         reason = WaitingReason.RETURNING if request.is_resuming else WaitingReason.NO_SLOTS
-        promised = promise.pages_ahead(None)
-        state.verdict = Verdict(request.request_id, reason, ahead, promised, available)
+        state.verdict = Verdict(request.request_id, reason)
         state.full_since = (state.num_changes, state.next_step_id)
         if self._may_cut_back:
             self._reliever.make_room_for(ahead - available)

@@ -1,4 +1,4 @@
-"""Why the next request was not admitted: the numbers, for whoever asks."""
+"""Why the next request was not admitted, for whoever asks; `explain` counts what it lacks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,3 @@ class Verdict(NamedTuple):
     request_id: str
     """Empty: nobody was looked at."""
     reason: WaitingReason
-    needed_pages: int = 0
-    """What it and everything that runs are expected to need beyond what they hold."""
-    promised_pages: int = 0
-    """Of those, what is promised to those that run."""
-    available_pages: int = 0
