@@ -21,8 +21,7 @@ def score_prompts(table: RowTable, step: Step, logits: FloatArray) -> LogprobCol
     recorder = LogprobRecorder()
     for row in step.rows:
         num_top = table.sampling(row.row).params.prompt_logprobs
-        end = row.first_token + row.extend_len
-        next_ids = step.next_ids[end - row.num_logits : end]
+        next_ids = step.next_ids[row.logit_tokens]
         for at, next_id in enumerate(next_ids.tolist(), row.first_logit):
             if next_id != NOT_SCORED:
                 recorder.add(logits[at], next_id, num_top)

@@ -57,6 +57,12 @@ class StepRow:
         """How many of its tokens are guesses."""
         return max(0, self.num_samples - 1)
 
+    @property
+    def logit_tokens(self) -> slice:
+        """Those whose logits are wanted, among all tokens of the step."""
+        end = self.first_token + self.extend_len
+        return slice(end - self.num_logits, end)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

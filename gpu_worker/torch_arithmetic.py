@@ -59,12 +59,8 @@ class TorchArithmetic:
         """Prepares what all layers of the step share."""
         self._attention.begin_step(step)
         positions = _index(step.positions)
-        wanted = [
-            at
-            for row in step.rows
-            for end in (row.first_token + row.extend_len,)
-            for at in range(end - row.num_logits, end)
-        ]
+        places = range(len(step.token_ids))
+        wanted = [at for row in step.rows for at in places[row.logit_tokens]]
         return TorchStep(
             token_ids=_index(step.token_ids),
             positions=positions,
