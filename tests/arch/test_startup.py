@@ -33,7 +33,7 @@ print("all imported")
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a fresh interpreter at the root of the project."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
 
 
 def import_without(blocked: set[str], tops: list[str]) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ COMPILED = {
 }
 
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tests.system.stack import launched
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 async def test_both_doors_hold_under_noise():
     with launched(*FLAGS) as stack:
         said, faults = await fuzz(stack, seconds=10, seed=5)

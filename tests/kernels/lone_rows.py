@@ -1,7 +1,8 @@
 """Makes Triton's interpreter multiply each row of a tile by itself, as tests of same bits need.
 
-A tile is multiplied by numpy's library, in which, on processors without AVX-512, the order of a
-row's sums depends on where in the tile the row lies; on a GPU it does not.
+A tile is multiplied by numpy's library, in which, with the routines it has for AVX2 (which it takes
+for some newer processors too), the order of a row's sums depends on where in the tile the row lies;
+on a GPU it does not.
 """
 
 from typing import Any

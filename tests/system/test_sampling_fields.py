@@ -142,7 +142,7 @@ def undisturbed(prompt, fields, max_tokens):
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_a_killed_worker_changes_no_token_and_no_number(client, stack):  # field case 134
     before, prompts, streams = stack.pids()["gpu_worker"], {}, {}
     for name, (fields, max_tokens) in STREAMS.items():

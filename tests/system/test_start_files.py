@@ -73,7 +73,7 @@ async def pinned(client):
     return sorted((pin.level, pin.kept_tokens) for pin in pins)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_prefixes_are_warm_before_health_says_serving(tmp_path):
     file = tmp_path / "prefixes.yaml"
     file.write_text(FILE)

@@ -13,7 +13,7 @@ import tokenizers
 from tests.gpu_worker.tiny_models import VOCAB, make_oracle, save
 from tests.system.stack import Client, Stack, launched
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 PROMPT = [5, 17, 33, 4, 88, 20]
 NUM_TOKENS = 100
