@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from gpu_worker import ops
 from gpu_worker.model_config import ModelConfig
-from gpu_worker.row_table import Step, StepRow
+from gpu_worker.step import Step, StepRow
 
 _LENGTH_STEP = 64
 """Contexts are padded to a multiple of it, so that decode rows of like length share a call."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from gpu_worker.blocks import FloatArray, WeightFormat
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.step_runner import StepRunner
 
 KvDtype = Literal["float32", "bfloat16", "fp8", "int8"]

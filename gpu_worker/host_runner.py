@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from gpu_worker.backend import Backend
 from gpu_worker.prompt_scoring import score_prompts
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.step_runner import Sampled
 from gpu_worker.step_sampling import row_faults, sample_step
 

@@ -13,7 +13,8 @@ from gpu_worker.backend import Backend
 from gpu_worker.blocks import FloatArray
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.row_grammar import RowGrammars, no_vocabulary
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.step_runner import RunningStep
 from protos.plan import MAX_CONTEXT_TOKENS, BatchPlan, BatchResult, Hello
 from radixd.chassis.vocabulary import Vocabulary

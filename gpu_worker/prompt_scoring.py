@@ -5,7 +5,8 @@ Of the raw distribution, like those of sampled tokens: what a row asks of its sa
 
 from gpu_worker.blocks import FloatArray
 from gpu_worker.logprobs import LogprobRecorder
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from protos.plan import NOT_SCORED, LogprobColumns
 
 

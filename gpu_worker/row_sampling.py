@@ -18,10 +18,10 @@ import numpy as np
 
 from gpu_worker.engine import PlanError
 from gpu_worker.row_grammar import RowGrammar
+from gpu_worker.step import IntArray
 from protos.plan import NewRow
 
 LogitArray = np.ndarray[Any, np.dtype[np.float32]]
-IntArray = np.ndarray[Any, np.dtype[np.int32]]
 IdArray = np.ndarray[Any, np.dtype[np.intp]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 

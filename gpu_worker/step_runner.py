@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 from protos.plan import LogprobColumns, RowFault
 
 

@@ -6,8 +6,9 @@ from array import array
 
 from gpu_worker.blocks import FloatArray
 from gpu_worker.logprobs import LogprobRecorder
-from gpu_worker.row_table import IntArray, RowTable, Step, StepRow
+from gpu_worker.row_table import RowTable
 from gpu_worker.sampler import sample_token
+from gpu_worker.step import IntArray, Step, StepRow
 from protos.plan import LogprobColumns, RowFault
 
 

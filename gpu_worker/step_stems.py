@@ -1,15 +1,10 @@
 """What a plan says of stems, checked against its rows and their slots.  Not here: which pay."""
 
-from typing import Any
-
 import numpy as np
 
 from gpu_worker.engine import PlanError
+from gpu_worker.step import NO_STEMS, IntArray
 from protos.plan import STEM_FIELDS, BatchPlan
-
-IntArray = np.ndarray[Any, np.dtype[np.int32]]
-
-NO_STEMS: IntArray = np.empty((0, STEM_FIELDS), np.int32)
 
 
 def check_stems(plan: BatchPlan, slots: IntArray) -> IntArray:

@@ -15,7 +15,7 @@ from gpu_worker.decoder_weights import HeadNorms, Norm
 from gpu_worker.kv_pool import KvPool
 from gpu_worker.model_config import ModelConfig, Rope
 from gpu_worker.rope import rope_tables
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from gpu_worker.host_runner import HostRunner
 from gpu_worker.kv_pool import KvPool
 from gpu_worker.loaded_model import load_model
 from gpu_worker.model_config import ModelConfig
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.torch_arithmetic import TorchArithmetic
 from gpu_worker.torch_home import TorchHome
 from gpu_worker.weight_home import WeightHome

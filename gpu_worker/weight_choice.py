@@ -19,7 +19,7 @@ from gpu_worker.accuracy import Accuracy, compare
 from gpu_worker.accuracy_text import TEXT
 from gpu_worker.backend import Backend
 from gpu_worker.blocks import FloatArray, WeightFormat
-from gpu_worker.row_table import Step, StepRow
+from gpu_worker.step import Step, StepRow
 from radixd.chassis.model_source import cache_dir
 
 Forward = Callable[[Sequence[int]], FloatArray]

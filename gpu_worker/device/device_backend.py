@@ -27,7 +27,8 @@ from gpu_worker.device.transfers import Staging
 from gpu_worker.device.warm_up import warm_up
 from gpu_worker.loaded_model import load_model
 from gpu_worker.model_config import ModelConfig
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.weight_home import WeightHome
 from gpu_worker.weights import WeightReader, mostly_int4
 from kernels.kv_codes import KvKind

@@ -22,7 +22,7 @@ from gpu_worker.device.step_inputs import (
     step_inputs,
 )
 from gpu_worker.device.transfers import Staging
-from gpu_worker.row_table import EMPTY_STEP, Step
+from gpu_worker.step import EMPTY_STEP, Step
 from kernels.take_inputs import take_inputs
 
 _log = structlog.get_logger(__name__)

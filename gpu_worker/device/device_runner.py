@@ -15,7 +15,8 @@ from gpu_worker.device.lost_device import losing
 from gpu_worker.device.row_store import RowStore
 from gpu_worker.device.step_sampler import Drawn, StepSampler
 from gpu_worker.device.transfers import Moment, Staging
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.step_runner import Sampled
 from protos.plan import RowFault
 

@@ -13,7 +13,7 @@ import torch
 from gpu_worker.device.decode_graphs import MOST_ITEMS
 from gpu_worker.device.pool_size import MemoryMeter, MemoryUse, PoolFit, fitting_slots
 from gpu_worker.device.step_inputs import SPLIT
-from gpu_worker.row_table import Step, StepRow
+from gpu_worker.step import Step, StepRow
 
 _log = structlog.get_logger(__name__)
 

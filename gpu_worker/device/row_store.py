@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gpu_worker.device.transfers import IntArray
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 from protos.errors import InvalidRequest
 from protos.plan import DUMP_SLOT, NewRow
 

@@ -14,7 +14,8 @@ import numpy as np
 from gpu_worker.device.row_store import Histories
 from gpu_worker.device.transfers import IntArray
 from gpu_worker.row_sampling import BoolArray, RowSampling
-from gpu_worker.row_table import RowTable, Step, StepRow
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step, StepRow
 from protos.plan import NewRow
 
 FLOATS = ("temperature", "top_p", "min_p", "repetition", "frequency", "presence")

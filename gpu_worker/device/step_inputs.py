@@ -14,13 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_worker.device.attention_plan import AttentionPlan, Cuts, Rows, Stem, plan_attention
+from gpu_worker.device.attention_plan import (
+    AttentionPlan,
+    Cuts,
+    IntArray,
+    Rows,
+    Stem,
+    plan_attention,
+)
 from gpu_worker.device.stem_cost import StemCost, paying
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 from kernels.attention_inputs import ITEM_FIELDS, StemItems, WorkItems
 from protos.plan import DUMP_SLOT
-
-IntArray = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
 _DECODE_BLOCK = 16
 _PROMPT_BLOCK = 64
@@ -150,11 +155,8 @@ def step_columns(
     if num_more:
         rows.first_query[-num_more:] = np.arange(len(step.rows), fill_to)
         rows.table_offset[-num_more:] = dump_row * table_width
-    wanted = [
-        np.arange(end - row.num_logits, end)
-        for row in step.rows
-        for end in (row.first_token + row.extend_len,)
-    ]
+    places = np.arange(len(step.token_ids))
+    wanted = [places[row.logit_tokens] for row in step.rows]
     wanted.append(np.arange(len(step.rows), len(step.rows) + num_more))
     row_of = np.repeat([row.row for row in step.rows], rows.num_queries[: len(step.rows)])
     tokens = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +27,8 @@ from gpu_worker.device.sampling_columns import (
     mask_words,
 )
 from gpu_worker.device.transfers import IntArray, Readback, Staging
-from gpu_worker.row_table import RowTable, Step, StepRow
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step, StepRow
 from kernels.adjust_logits import Adjustments, IdList, adjust_logits
 from kernels.keep_samples import keep_samples
 from kernels.logprobs import logprobs
@@ -36,7 +36,6 @@ from kernels.sample import Sampling, sample
 from protos.plan import NOT_SCORED, LogprobColumns
 
 Views = Mapping[str, torch.Tensor]
-_ColumnT = TypeVar("_ColumnT", IntArray, torch.Tensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +169,7 @@ class StepSampler:
         return [
             (row, self._table.sampling(row.row).params.prompt_logprobs)
             for row in step.rows
-            if (_next_ids(step.next_ids, row) != NOT_SCORED).any()
+            if (step.next_ids[row.logit_tokens] != NOT_SCORED).any()
         ]
 
     def _scores(self, asked: Asked, logits: torch.Tensor, there: Views) -> list[torch.Tensor]:
@@ -178,7 +177,7 @@ class StepSampler:
         parts: list[torch.Tensor] = []
         for row, num_top in asked.scored:
             own = logits[row.first_logit : row.first_logit + row.num_logits]
-            parts += logprobs(own, _next_ids(there["next_ids"], row), num_top)
+            parts += logprobs(own, there["next_ids"][row.logit_tokens], num_top)
         return parts
 
 
@@ -214,7 +213,7 @@ class Drawn:
         found = []
         for row, num_top in self._asked.scored:
             part = flat.logprobs(row.num_logits, num_top)
-            wanted = np.flatnonzero(_next_ids(step.next_ids, row) != NOT_SCORED)
+            wanted = np.flatnonzero(step.next_ids[row.logit_tokens] != NOT_SCORED)
             found += part.rows(wanted, np.full(row.num_logits, num_top))
         return _joined(found)
 
@@ -271,12 +270,6 @@ def _joined(rows: list[tuple[IntArray, ...]]) -> LogprobColumns | None:
         top_ids=array("i", top_ids.tobytes()),
         top_logprobs=array("f", top.tobytes()),
     )
-
-
-def _next_ids(next_ids: _ColumnT, row: StepRow) -> _ColumnT:
-    """Those of a row's logits, among those of a step's tokens."""
-    end = row.first_token + row.extend_len
-    return next_ids[end - row.num_logits : end]
 
 
 def _sampling(there: Views) -> Sampling:

@@ -24,7 +24,8 @@ from gpu_worker.native.library import (
 )
 from gpu_worker.native.native_weights import NativeWeights
 from gpu_worker.rope import rope_tables
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from protos.plan import MAX_PAGE_SIZE
 
 

@@ -72,12 +72,8 @@ class ShardedWeights:
             bias = self._whole.read(name, shape)
             return bias if self._rank == 0 else np.zeros_like(bias)
         whole = self._whole.read(name, _whole_shape(shape, cut))
-        part = (
-            whole[cut.kept.start : cut.kept.stop]
-            if cut.axis == _OUTPUTS
-            else (whole[:, cut.kept.start : cut.kept.stop])
-        )
-        return np.ascontiguousarray(part)
+        kept = slice(cut.kept.start, cut.kept.stop)
+        return np.ascontiguousarray(whole[kept] if cut.axis == _OUTPUTS else whole[:, kept])
 
     def read_blocks(self, name: str, shape: tuple[int, int]) -> Blocks | None:
         """See WeightReader.  None as well where a rank's inputs are no whole blocks."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 from tests.gpu.case_worker import card_place, forget, interpreted_place, is_usable, reason
 from tests.gpu.comparison import Comparison, near, worst
 from tests.gpu.engine_load import EngineLoad, StepTimes, differing, share_outside

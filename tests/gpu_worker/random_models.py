@@ -15,7 +15,7 @@ from gpu_worker.native.library import AUTO
 from gpu_worker.native.native_backend import NativeBackend, NativeOptions
 from gpu_worker.native.native_weights import NativeWeights, read_native_weights
 from gpu_worker.native.packing import unpack
-from gpu_worker.row_table import IntArray, Step, StepRow
+from gpu_worker.step import IntArray, Step, StepRow
 from gpu_worker.weights import LAYER_MATRICES, WeightReader
 from protos.plan import Remap
 from tests.gpu_worker.kernel_tables import TABLES

@@ -21,7 +21,7 @@ from gpu_worker.device.step_inputs import (
     step_inputs,
 )
 from gpu_worker.device.transfers import Staging
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 from kernels.attention_inputs import AttentionRules, PagedKv
 from kernels.kv_codes import CodedSlots, KvLayer
 from kernels.paged_attention import paged_attention, paged_attention_reference

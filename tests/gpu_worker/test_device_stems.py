@@ -15,7 +15,8 @@ from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.device.stem_cost import StemCost
 from gpu_worker.device.step_inputs import CutSizes, step_columns
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.step_stems import NO_STEMS
 from kernels.kv_codes import KvKind
 from protos.plan import STEM_FIELDS, BatchPlan, NewRow, SamplingParams

@@ -13,7 +13,7 @@ from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.device.pool_size import MemoryUse, NoRoom, PoolFit, fitting_slots
 from gpu_worker.device.profiling import NUM_SCORED, largest_steps, measured_slots
 from gpu_worker.device.step_inputs import CutSizes, step_columns
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 from protos.plan import MAX_PAGE_SIZE
 from scheduler_svc.core.chunking import MOST_SCORED_TOKENS
 from tests.gpu_worker.random_models import RandomWeights, all_logits, shape

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpu_worker.device.step_inputs import CutSizes, step_columns
-from gpu_worker.row_table import Step
+from gpu_worker.step import Step
 from kernels.attention_inputs import NO_PARTIAL
 from tests.gpu_worker.random_models import Piece, make_step
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.backend import Backend
 from gpu_worker.blocks import FloatArray
-from gpu_worker.row_table import IntArray
+from gpu_worker.step import IntArray
 from tests.gpu_worker.backends import needs_compiler
 from tests.gpu_worker.random_models import (
     BEYOND_LLAMA,

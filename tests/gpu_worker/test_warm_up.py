@@ -1,7 +1,8 @@
 """What is done before the first request: everything once, and nothing is left of it."""
 
 from gpu_worker.device.warm_up import warm_up
-from gpu_worker.row_table import RowTable, Step
+from gpu_worker.row_table import RowTable
+from gpu_worker.step import Step
 from gpu_worker.step_runner import RunningStep, Sampled, StepRunner
 from gpu_worker.torch_backend import TorchBackend
 from tests.gpu_worker.random_models import RandomWeights, shape
