@@ -83,6 +83,7 @@ def cases() -> Iterator[CompileCase]:
         slot_copy,
         survey_logits,
         take_inputs,
+        widen_weight,
     )
 
     modules = (
@@ -102,6 +103,7 @@ def cases() -> Iterator[CompileCase]:
         slot_copy,
         survey_logits,
         take_inputs,
+        widen_weight,
     )
     for module in modules:
         yield from module.compile_cases()

@@ -2,46 +2,24 @@
 
 A weight is scale * q + minimum.  Products are made of weights widened on the way, so that results
 are those of the widened matrix; activations keep their type.  For few tokens, where the weights'
-bytes are what a step waits for; above MOST_TOKENS widening once for a library's product is faster.
+bytes are what a step waits for; above MOST_TOKENS `widen_weight` and a library's product are
+meant to be faster.
 
 Moves num_outputs * num_inputs * bits / 8 bytes and 4 bytes for each group, once for every BLOCK_M
 tokens; does 2 * tokens * num_outputs * num_inputs operations.
 """
-
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import triton
 import triton.language as tl
 
 from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases
+from kernels.quantised_weight import GROUP, QuantisedWeight, check_weight, widened
 
-GROUP = 32
-"""Inputs that share a scale and a minimum."""
 MOST_TOKENS = 64
 
 _GROUP = tl.constexpr(GROUP)
 _STAGES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantisedWeight:
-    """A matrix [num_outputs, num_inputs] in groups of 32 inputs."""
-
-    bits: Literal[4, 8]
-    values: torch.Tensor
-    """8 bits: int8 [num_outputs, num_inputs].  4 bits: uint8 [num_outputs, num_inputs / 2]; byte j
-    of a group's 16 holds q of input j in the low nibble and of input 16 + j in the high one."""
-    scale: torch.Tensor
-    """float16 [num_outputs, num_inputs / 32]"""
-    minimum: torch.Tensor
-    """float16 [num_outputs, num_inputs / 32]"""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Outputs and inputs."""
-        return self.scale.shape[0], self.scale.shape[1] * GROUP
 
 
 def quantised_linear(
@@ -145,31 +123,11 @@ def quantised_linear_reference(
     return (x.float() @ widened(weight).to(x.dtype).float().T).to(x.dtype)
 
 
-def widened(weight: QuantisedWeight) -> torch.Tensor:
-    """The matrix in float32."""
-    num_outputs, num_inputs = weight.shape
-    groups = weight.values.view(num_outputs, num_inputs // GROUP, -1)
-    if weight.bits == 4:
-        groups = torch.cat([groups & 15, groups >> 4], dim=-1)
-    scale, minimum = weight.scale.float()[..., None], weight.minimum.float()[..., None]
-    return (groups.float() * scale + minimum).view(num_outputs, num_inputs)
-
-
 def _check(x: torch.Tensor, weight: QuantisedWeight) -> None:
-    num_outputs, num_inputs = weight.shape
+    num_inputs = weight.shape[1]
     if x.ndim != 2 or x.shape[1] != num_inputs or x.stride(1) != 1:
         raise ValueError(f"x {tuple(x.shape)} for {num_inputs} inputs")
-    held = num_inputs * weight.bits // 8
-    dtype = torch.int8 if weight.bits == 8 else torch.uint8
-    if weight.values.shape != (num_outputs, held) or weight.values.dtype != dtype:
-        raise ValueError(f"values {tuple(weight.values.shape)} {weight.values.dtype}")
-    for name in ("values", "scale", "minimum"):
-        if not getattr(weight, name).is_contiguous():
-            raise ValueError(f"{name} is not contiguous")
-    if weight.minimum.shape != weight.scale.shape:
-        raise ValueError(
-            f"scale {tuple(weight.scale.shape)}, minimum {tuple(weight.minimum.shape)}"
-        )
+    check_weight(weight)
 
 
 def compile_cases() -> CompileCases:

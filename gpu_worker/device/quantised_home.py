@@ -21,7 +21,9 @@ from gpu_worker.weight_home import (
     WeightHome,
     joined_bias,
 )
-from kernels.quantised_linear import MOST_TOKENS, QuantisedWeight, quantised_linear, widened
+from kernels.quantised_linear import MOST_TOKENS, quantised_linear
+from kernels.quantised_weight import QuantisedWeight
+from kernels.widen_weight import widen_weight
 
 
 class QuantisedHome:
@@ -113,6 +115,6 @@ def _by_count(weight: QuantisedWeight) -> Product:
     def product(x: torch.Tensor) -> torch.Tensor:
         if len(x) <= MOST_TOKENS:
             return quantised_linear(x, weight)
-        return F.linear(x, widened(weight).to(x.dtype))
+        return F.linear(x, widen_weight(weight, x.dtype))
 
     return product

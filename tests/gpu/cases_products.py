@@ -8,17 +8,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from kernels.linear import linear, linear_reference
-from kernels.quantised_linear import (
-    GROUP,
-    QuantisedWeight,
-    quantised_linear,
-    quantised_linear_reference,
-    widened,
-)
+from kernels.quantised_linear import quantised_linear, quantised_linear_reference
+from kernels.quantised_weight import GROUP, QuantisedWeight, widened
+from kernels.widen_weight import widen_weight, widen_weight_reference
 from tests.gpu.case import Check, Prepared, Speed
 from tests.gpu.comparison import Comparison, near
 from tests.gpu.place import Place, in_float64
-from tests.gpu.work import product_work, quantised_bytes
+from tests.gpu.work import Work, product_work, quantised_bytes
 
 Bits = Literal[4, 8]
 
@@ -38,6 +34,7 @@ def checks() -> Iterator[Check]:
                 run = partial(_check, bits, num_tokens, dtype)
                 is_core = num_tokens == 17 and dtype is None
                 yield Check(kernel="quantised_linear", name=name, run=run, is_core=is_core)
+        yield Check(kernel="widen_weight", name=f"{bits} bits", run=partial(_check_widen, bits))
     for num_outputs in _OUTPUTS:
         for dtype in (None, torch.float16, torch.float32):
             name = f"4096 to {num_outputs}{_named(dtype)}"
@@ -52,6 +49,8 @@ def speeds() -> Iterator[Speed]:
             name = f"{bits} bits, 4096 to 28672, {num_tokens} tokens"
             run = partial(_product, bits, num_tokens)
             yield Speed(kernel="quantised_linear", name=name, prepare=run)
+        name = f"{bits} bits, 4096 to 28672"
+        yield Speed(kernel="widen_weight", name=name, prepare=partial(_widen, bits))
     for num_outputs in _OUTPUTS:
         for num_tokens in (1, 64, 256, 8192):
             name = f"4096 to {num_outputs}, {num_tokens} tokens"
@@ -109,6 +108,29 @@ def _product(bits: Bits, num_tokens: int, place: Place) -> Prepared:
         run=lambda: quantised_linear(x, weight),
         check=lambda: near(quantised_linear(x, weight), _wanted(x, weight, place)),
         rivals={"torch.matmul of the type of x": lambda: torch.matmul(x, wide.T)},
+    )
+
+
+def _check_widen(bits: Bits, place: Place) -> Comparison:
+    return _same_numbers(quantised(place, place.pick(1000, 40), place.pick(4096, 64), bits), place)
+
+
+def _same_numbers(weight: QuantisedWeight, place: Place) -> Comparison:
+    ours = widen_weight(weight, place.dtype)
+    with in_float64(place.device):
+        wanted = widen_weight_reference(weight, torch.float64)
+    return near(ours, wanted)
+
+
+def _widen(bits: Bits, place: Place) -> Prepared:
+    num_outputs, num_inputs = place.pick(28_672, 40), place.pick(4096, 64)
+    weight = quantised(place, num_outputs, num_inputs, bits)
+    stored = quantised_bytes(num_inputs, num_outputs, bits, GROUP)
+    return Prepared(
+        work=Work(num_bytes=stored + num_outputs * num_inputs * place.dtype.itemsize),
+        run=lambda: widen_weight(weight, place.dtype),
+        check=lambda: _same_numbers(weight, place),
+        rivals={"torch, in five passes": lambda: widened(weight).to(place.dtype)},
     )
 
 

@@ -13,9 +13,11 @@ from kernels.attention_inputs import AttentionRules
 from kernels.kv_codes import CodedSlots, KvKind, KvLayer
 from kernels.linear import linear, linear_reference
 from kernels.paged_attention import paged_attention
-from kernels.quantised_linear import QuantisedWeight, quantised_linear, quantised_linear_reference
+from kernels.quantised_linear import quantised_linear, quantised_linear_reference
+from kernels.quantised_weight import QuantisedWeight
 from kernels.rms_norm import rms_norm, rms_norm_reference
 from kernels.rope_store import Rotation, rope_store, rope_store_reference
+from kernels.widen_weight import widen_weight, widen_weight_reference
 from tests.kernels.batches import Shape, batch, cut, softmax_attention
 from tests.kernels.bfloat16 import interpret_bfloat16
 from tests.kernels.lone_rows import interpret_rows_alone
@@ -139,3 +141,5 @@ def test_quantised_linear(bits: int) -> None:
     wanted = quantised_linear_reference(x, weight)
     # Weights are rounded to bfloat16 on the way, and so are within a rounding of the largest.
     torch.testing.assert_close(quantised_linear(x, weight), wanted, atol=0.05, rtol=2.0**-7)
+    numbers = widen_weight(weight, BF16)
+    torch.testing.assert_close(numbers, widen_weight_reference(weight, BF16), atol=0, rtol=2.0**-8)

@@ -8,12 +8,8 @@ import torch
 
 from kernels.gather_rows import gather_rows, gather_rows_reference
 from kernels.kv_codes import CodedSlots, KvKind, KvLayer, decode, encode, new_slots
-from kernels.quantised_linear import (
-    QuantisedWeight,
-    quantised_linear,
-    quantised_linear_reference,
-    widened,
-)
+from kernels.quantised_linear import quantised_linear, quantised_linear_reference
+from kernels.quantised_weight import QuantisedWeight, widened
 from kernels.requantise import requantise, requantise_reference
 from kernels.rms_norm import rms_norm, rms_norm_reference
 from kernels.rope_store import (
@@ -24,6 +20,7 @@ from kernels.rope_store import (
 )
 from kernels.silu_mul import silu_mul, silu_mul_reference
 from kernels.slot_copy import slot_copy, slot_copy_reference
+from kernels.widen_weight import widen_weight, widen_weight_reference
 
 KINDS: tuple[KvKind, ...] = ("none", "int8", "fp8")
 
@@ -186,6 +183,16 @@ def quantised(num_outputs: int, num_inputs: int, bits: int) -> QuantisedWeight:
 def test_quantised_linear(bits: int, num_tokens: int, num_inputs: int) -> None:
     weight, x = quantised(70, num_inputs, bits), random(num_tokens, num_inputs)
     close(quantised_linear(x, weight), quantised_linear_reference(x, weight), atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_widened_weights_are_what_is_multiplied(bits: int, dtype: torch.dtype) -> None:
+    weight = quantised(70, 96, bits)  # groups that are not whole blocks
+    numbers, wanted = widen_weight(weight, dtype), widen_weight_reference(weight, dtype)
+    close(numbers, wanted, atol=1e-6 if dtype == torch.float32 else 4e-3)
+    if dtype == torch.float32:
+        assert torch.equal(quantised_linear(torch.eye(96), weight), numbers.T)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
