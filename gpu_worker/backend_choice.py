@@ -62,6 +62,8 @@ class BackendOptions:
     """On a GPU, give the pool what memory is left, rather than as many slots as the limits say."""
     memory_fraction: float = 0.9
     max_batch_tokens: int = 512
+    max_draws: int = 0
+    """See PoolFit."""
     tp: int = 1
     """Ranks the model is cut for; a model of several comes cut already."""
 
@@ -208,6 +210,7 @@ def _triton(
         memory_fraction=options.memory_fraction,
         max_tokens=options.max_batch_tokens,
         max_rows=limits.max_rows,
+        max_draws=options.max_draws,
     )
     wanted = DeviceOptions(
         num_slots=limits.num_slots,

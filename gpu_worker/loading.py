@@ -50,9 +50,18 @@ def engine_for(settings: Settings, part: Part | None = None) -> ModelEngine:
         fit_pool=settings.kv_slots == "auto",
         memory_fraction=settings.memory_fraction,
         max_batch_tokens=settings.max_batch_tokens,
+        max_draws=_max_draws(settings),
         tp=settings.tp,
     )
     return load_engine(resolve_model(settings.model), limits, options, part)
+
+
+def _max_draws(settings: Settings) -> int:
+    """Of a step: one a row, or as many as the few rows that guess have drafts and one more."""
+    if settings.speculation == "off":
+        return settings.max_running
+    guessed = settings.speculation_rows * (1 + settings.max_drafts)
+    return max(settings.max_running, guessed)
 
 
 def load_engine(

@@ -17,7 +17,7 @@ from gpu_worker.device.device_pool import DevicePool, PoolOptions
 from gpu_worker.device.device_runner import DeviceRunner
 from gpu_worker.device.kernel_arithmetic import KernelArithmetic
 from gpu_worker.device.pool_size import MemoryMeter, PoolFit
-from gpu_worker.device.profiling import GpuMeter, measured_slots
+from gpu_worker.device.profiling import GpuMeter, measured_slots, opening_plan
 from gpu_worker.device.quantised_home import QuantisedHome
 from gpu_worker.device.row_store import RowStore
 from gpu_worker.device.stem_cost import StemCost, partial_bytes
@@ -110,16 +110,32 @@ class DeviceBackend:
             self._make_pool(options.num_slots)
         else:
             self._make_pool(MAX_PAGE_SIZE)
+            meter = meter or GpuMeter(self._device)
             slots = measured_slots(
-                self.forward,
-                meter or GpuMeter(self._device),
+                self._rehearsal(options.fit),
+                meter,
                 options.fit,
                 max_length=options.max_length,
                 bytes_per_slot=self.kv_bytes_per_slot,
             )
             del self._pool, self._forward
             gc.collect()  # recordings know each other in circles; they go before the pool comes
+            self._rows.forget()
+            meter.tidy()
             self._make_pool(options.agree(slots))
+
+    def _rehearsal(self, fit: PoolFit) -> Callable[[Step], object]:
+        """Carries out steps of rows that ask for all that there is.  Their histories stay: requests
+        find room for theirs."""
+        table = RowTable(
+            num_slots=self.num_slots,
+            max_rows=self._options.max_rows,
+            max_length=self._options.max_length,
+            vocab_size=self._config.vocab_size,
+        )
+        runner = self._runner(table)
+        runner.begin(table.apply(opening_plan(fit))).sampled()
+        return lambda step: runner.begin(step).sampled()
 
     def _home(self, config: ModelConfig, reader: WeightReader) -> WeightHome:
         options = self._options
@@ -202,14 +218,17 @@ class DeviceBackend:
     def runner(self, table: RowTable) -> DeviceRunner:
         """See Backend; what a request would wait for the first time is done now, where that takes
         long."""
-        sampler = StepSampler(
-            self._rows, table, vocab_size=self._config.vocab_size, device=self._device
-        )
-        runner = DeviceRunner(self._forward, self._rows, table, sampler, self.forget)
+        runner = self._runner(table)
         if self._device.type == "cuda":
             self.record_steps()
             warm_up(table, runner, self._options.max_length)
         return runner
+
+    def _runner(self, table: RowTable) -> DeviceRunner:
+        sampler = StepSampler(
+            self._rows, table, vocab_size=self._config.vocab_size, device=self._device
+        )
+        return DeviceRunner(self._forward, self._rows, table, sampler, self.forget)
 
     def forward(self, step: Step) -> FloatArray:
         """See Backend."""

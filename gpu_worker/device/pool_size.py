@@ -42,6 +42,8 @@ class PoolFit:
     """Of the largest step."""
     max_rows: int
     """Of the largest step."""
+    max_draws: int = 0
+    """Of the largest step, drafts among them; 0: one a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

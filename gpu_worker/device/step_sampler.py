@@ -130,8 +130,9 @@ class StepSampler:
         )
         parts = [tokens, counts]
         if len(asked.reported):
-            chosen = tokens.index_select(0, there["reported"])
-            some = logits.index_select(0, there["reported"])
+            some, chosen = logits, tokens
+            if len(asked.reported) < len(asked.draws):
+                some, chosen = (of.index_select(0, there["reported"]) for of in (some, chosen))
             parts += logprobs(some, chosen, int(asked.num_top.max()))
         return parts
 

@@ -18,7 +18,7 @@ from protos.plan import (
 
 _PROMPT_TOKENS = 80
 """More than a tile of a prompt's queries has."""
-_ASKED = SamplingParams(
+EVERYTHING = SamplingParams(
     temperature=1.0,
     top_k=2,
     top_p=0.9,
@@ -29,6 +29,7 @@ _ASKED = SamplingParams(
     logit_bias=((0, 1.0),),
     prompt_logprobs=1,
 )
+"""That a row may ask of its sampling, but for a grammar."""
 
 
 def warm_up(table: RowTable, runner: StepRunner, max_length: int) -> None:
@@ -46,7 +47,7 @@ def _plans(num_tokens: int) -> tuple[BatchPlan, BatchPlan]:
     new = NewRow(
         row=0,
         prefix_slots=array("i"),
-        sampling=_ASKED,
+        sampling=EVERYTHING,
         num_prompt=num_tokens,
         context_ids=prompt,
         suppressed_ids=(0,),

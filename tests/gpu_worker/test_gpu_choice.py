@@ -68,10 +68,10 @@ def test_precision(
 
 def test_pool_and_mode(model: OpenModel, asked: list[DeviceOptions]) -> None:
     options = BackendOptions(
-        fit_pool=True, memory_fraction=0.5, max_batch_tokens=99, deterministic=True
+        fit_pool=True, memory_fraction=0.5, max_batch_tokens=99, max_draws=9, deterministic=True
     )
     make_backend(model, LIMITS, options)
-    assert asked[0].fit == PoolFit(memory_fraction=0.5, max_tokens=99, max_rows=7)
+    assert asked[0].fit == PoolFit(memory_fraction=0.5, max_tokens=99, max_rows=7, max_draws=9)
     assert asked[0].deterministic
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from gpu_worker.device import step_sampler
 from gpu_worker.device.decode_graphs import MOST_ITEMS, shape_of
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.device.pool_size import MemoryUse, NoRoom, PoolFit, fitting_slots
@@ -105,6 +106,17 @@ def test_the_largest_steps_are_whole(max_tokens: int, max_rows: int, max_length:
     assert NUM_SCORED == MOST_SCORED_TOKENS
 
 
+def test_a_step_of_the_most_draws_is_among_them_where_rows_have_several() -> None:
+    fit = PoolFit(memory_fraction=1, max_tokens=100, max_rows=8, max_draws=36)
+    (_, drafts, _), plain = largest_steps(fit, 4096), largest_steps(replace(fit, max_draws=8), 4096)
+    assert [(row.extend_len, row.num_samples, row.num_logits) for row in drafts.rows] == [
+        (5, 5, 5)
+    ] * 8
+    assert len(plain) == 2
+    (_, few, _) = largest_steps(replace(fit, max_tokens=20, max_draws=1000), 4096)
+    assert {row.num_samples for row in few.rows} == {2}
+
+
 def test_the_longest_recorded_step_is_among_them() -> None:
     """Where steps of the longest contexts are too large to be recorded."""
     fit = PoolFit(memory_fraction=1, max_tokens=512, max_rows=256)
@@ -175,6 +187,30 @@ def test_a_backend_with_the_pool_that_fits_computes_the_same() -> None:
     assert backend.num_slots == (int((1 << 20) * 0.9) - 200_000) // (64 * 128) * 64 - 64
     tokens = [3, 1, 4, 1, 5]
     np.testing.assert_array_equal(all_logits(backend, tokens), all_logits(plain, tokens))
+
+
+def test_what_drawing_takes_is_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that ask for everything: adjusted logits, histories, log probabilities."""
+    seen: list[tuple[str, int]] = []
+
+    def watched(name: str) -> None:
+        kernel = getattr(step_sampler, name)
+
+        def run(rows: torch.Tensor, *others: object) -> object:
+            seen.append((name, len(rows)))
+            return kernel(rows, *others)
+
+        monkeypatch.setattr(step_sampler, name, run)
+
+    for name in ("adjust_logits", "sample", "logprobs"):
+        watched(name)
+    backend = fitted(FakeMeter(100_000, 200_000))
+    of_draws = [(name, FIT.max_rows) for name in ("adjust_logits", "sample", "logprobs")]
+    scored = FIT.max_tokens - FIT.max_rows + 1  # of a prompt, before its row and others draw
+    assert seen == [*of_draws, ("logprobs", scored), *of_draws]
+    histories = backend._rows.histories
+    assert len(histories.counts) >= FIT.max_rows
+    assert [histories.place(row) for row in range(FIT.max_rows)] == [-1] * FIT.max_rows
 
 
 def test_a_backend_without_room_says_so() -> None:
