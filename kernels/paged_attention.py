@@ -20,8 +20,6 @@ bytes (+ 8 a position for scales), and does 4 * queries * heads * positions * he
 Decode is bound by memory, extend by the matrix units.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -37,6 +35,7 @@ from kernels.attention_inputs import (
     check_workspace,
     workspace_for,
 )
+from kernels.attention_tile import Tile, tile_for
 from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
 from kernels.kv_codes import FP8_FACTOR, CodedSlots, KvKind, decode, fp8_over_factor
 from kernels.merge_partials import merge_partials, merge_partials_reference
@@ -44,31 +43,6 @@ from kernels.merge_partials import merge_partials, merge_partials_reference
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """Sizes fixed when the kernel is compiled, chosen so that nothing spills; see kernels.check."""
-
-    block_positions: int
-    num_warps: int
-    num_stages: int = 2
-
-
-def tile_for(block_queries: int, head_dim: int, kind: KvKind, vendor: Vendor) -> Tile:
-    """The tile for items of this many score rows, on heads and pools of this kind."""
-    is_extend, is_wide, is_coded = block_queries >= 64, head_dim > 128, kind != "none"
-    num_warps = 8 if is_extend or is_wide or (is_coded and head_dim > 64) else 4
-    if vendor == "nvidia":
-        is_large = is_wide and (is_extend or is_coded)
-        return Tile(block_positions=32 if is_large else 64, num_warps=num_warps)
-    # AMD's compiler keeps what it loads ahead, or widens, in registers.
-    is_large = is_extend or is_wide or is_coded
-    return Tile(
-        block_positions=32 if is_large else 64,
-        num_warps=4 if is_wide and is_coded else num_warps,
-        num_stages=1 if is_coded else 2,
-    )
 
 
 def paged_attention(
@@ -99,7 +73,7 @@ def paged_attention(
     num_kv_heads, head_dim = kv.layer.heads
     unused = workspace.lse
     for part in (work.stems, work) if work.stems else (work,):
-        tile = tile_for(part.block_queries, head_dim, keys.kind, vendor_here())
+        tile = tile_for(part.block_queries, head_dim, keys.kind, vendor_here(), query.dtype)
         _attend_items[(part.items.shape[0], num_kv_heads)](
             query, keys.codes, values.codes,
             unused if keys.scale is None else keys.scale,
@@ -355,7 +329,11 @@ def compile_cases() -> CompileCases:
         yield _case(vendor, "none", small, 64, page_size=16)
         yield _case(vendor, "none", usual, 16, page_size=64, window=True)
         yield _case(vendor, "none", usual, 128, page_size=16)
-        yield _case(vendor, "none", small, 16, dtype="f32")
+        for shape in (small, usual, wide):
+            for block_queries in (16, 64):
+                yield _case(vendor, "none", shape, block_queries, dtype="f32")
+        yield _case(vendor, "int8", wide, 64, dtype="f32")
+        yield _case(vendor, "fp8", wide, 64, dtype="f32")
 
 
 def _case(
@@ -371,7 +349,9 @@ def _case(
     """shape: groups, KV heads, head_dim."""
     groups, num_kv_heads, head_dim = shape
     stored = {"none": SHORT_DTYPES[dtype], "int8": "*i8", "fp8": "*u8"}[kind]
-    tile = tile_for(block_queries, head_dim, kind, vendor)
+    is_exact = dtype == "f32"
+    number = torch.float32 if is_exact else torch.bfloat16
+    tile = tile_for(block_queries, head_dim, kind, vendor, number)
     wants = ("sm_80:cp.async", "sm_90:wgmma.mma_async")
     what = "decode" if block_queries < 64 else "extend"
     special = "".join(f" {name}" for name, on in flags.items() if on)
@@ -394,5 +374,5 @@ def _case(
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         any_size=frozenset({"window"}),
-        wants=wants if what == "extend" and dtype != "f32" else (),
+        wants=wants if what == "extend" and not is_exact else (),
     )  # fmt: skip
