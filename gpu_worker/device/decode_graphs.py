@@ -8,6 +8,7 @@ reads them.  Not here: what is recorded; steps of prompts, which are not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,13 +27,27 @@ _ROW_ROOM = 8
 """Least room for items of a row, where any has more than one: some 4000 tokens a row."""
 _STEM_ROOM = 64
 """Least room for items of stems, where there are any."""
+_GROWTH = 4
+"""Of rooms: programs that find no item of theirs cost little, but not nothing; and each shape takes
+time and memory to record."""
+_OFTEN = 8
+"""Steps of a shape after which it is recorded while requests are served: recording takes as long as
+some steps that are not, and most shapes that come at all come again and again."""
+
+
+class NoRoomToRecord(RuntimeError):
+    """Memory did not suffice for what a recording keeps; the work can be done all the same."""
 
 
 class Recorder(Protocol):
     """Records work, so that it can be done again on whatever then lies in the same memory."""
 
     def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """What does the work; its result is valid until anything recorded is done again."""
+        """What does the work; its result is valid until anything recorded is done again.
+
+        Raises:
+            NoRoomToRecord: see there; the work was done once, and may be done again.
+        """
         ...
 
 
@@ -66,15 +81,27 @@ class GraphRecorder:
             stream=stream,
             capture_error_mode="thread_local",  # other threads may allocate meanwhile
         )
-        # Where a recording fails, torch goes on in its stream.
-        with torch.cuda.stream(torch.cuda.current_stream()), recording:
-            result = work()
+        try:
+            # Where a recording fails, torch goes on in its stream.
+            with torch.cuda.stream(torch.cuda.current_stream()), recording:
+                result = work()
+        except RuntimeError as error:
+            if lacks_memory(error):
+                raise NoRoomToRecord(str(error)) from error
+            raise
 
         def replay() -> torch.Tensor:
             graph.replay()
             return result
 
         return replay
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error is of memory, or came of ending what such a one broke off."""
+    return error is not None and (
+        isinstance(error, torch.OutOfMemoryError) or lacks_memory(error.__context__)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +116,15 @@ class Shape:
     stem_items: int = 0
     """Of each attention that may have any."""
 
+    def serves(self, wanted: Shape) -> bool:
+        """Whether a step of that shape may be filled up to this one, for not much more time."""
+        return (
+            self.rows == wanted.rows
+            and wanted.items <= self.items <= _GROWTH * wanted.items
+            and wanted.partials <= self.partials
+            and wanted.stem_items <= self.stem_items <= max(_STEM_ROOM, _GROWTH * wanted.stem_items)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
@@ -98,7 +134,12 @@ class _Recording:
 
 
 class DecodeGraphs:
-    """Recordings by shape, made when a step first needs them."""
+    """Recordings by shape.
+
+    At first each is made when a step needs it.  Once requests are served, `record_seldom`, a step
+    takes a recorded shape that is larger where there is one, or goes unrecorded, until its own has
+    come often: nobody waits for a recording that is not used again.
+    """
 
     def __init__(
         self, compute: Compute, recorder: Recorder, *, max_rows: int, device: torch.device
@@ -108,6 +149,19 @@ class DecodeGraphs:
         self._buckets = buckets(max_rows)
         self._device = device
         self._recordings: dict[Shape, _Recording] = {}
+        self._is_seldom = False
+        self._times_seen: Counter[Shape] = Counter()
+        self._given_up: set[Shape] = set()
+
+    def record_seldom(self) -> None:
+        """From now on requests wait while a shape is recorded."""
+        self._is_seldom = True
+
+    def give_up(self, columns: StepColumns) -> None:
+        """What `fitted` gave has no room to be recorded, and is not asked for again."""
+        shape = shape_of(columns)
+        assert shape is not None
+        self._given_up.add(shape)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -124,17 +178,36 @@ class DecodeGraphs:
         return next(size for size in self._buckets if size >= num_rows)
 
     def fitted(self, columns: StepColumns) -> StepColumns | None:
-        """A step of `num_rows` rows, filled up to a shape; None: it is too large for any."""
-        shape = shape_of(columns)
+        """A step of `num_rows` rows, filled up to a shape; None: it is not to be recorded, as it
+        is too large for any shape, or too rare."""
+        wanted = shape_of(columns)
+        shape = None if wanted is None else self._chosen(wanted)
         if shape is None:
             return None
         return columns.filled(shape.items, shape.stem_items, shape.partials)
 
-    def with_room(self, columns: StepColumns) -> tuple[StepColumns, StepColumns]:
-        """A step of rows that nobody asked for in the two shapes that most steps have."""
+    def _chosen(self, wanted: Shape) -> Shape | None:
+        """The shape to fill a step up to that wants this one."""
+        if wanted in self._recordings:
+            return wanted
+        if not self._is_seldom:
+            return None if wanted in self._given_up else wanted
+        serving = [shape for shape in self._recordings if shape.serves(wanted)]
+        if serving:
+            return min(serving, key=lambda shape: (shape.items, shape.stem_items))
+        if wanted in self._given_up:
+            return None
+        self._times_seen[wanted] += 1
+        return wanted if self._times_seen[wanted] >= _OFTEN else None
+
+    def with_room(self, columns: StepColumns, *, with_stems: bool) -> list[StepColumns]:
+        """A step of rows that nobody asked for in the shapes that most steps have."""
         num_rows = len(columns.tokens["token_ids"])
         room = min(_ROW_ROOM * num_rows, MOST_ITEMS)
-        return columns.filled(num_rows, 0, 0), columns.filled(room, 0, room)
+        shapes = [columns.filled(num_rows, 0, 0), columns.filled(room, 0, room)]
+        if with_stems and num_rows > 1:
+            shapes.append(columns.filled(room, _STEM_ROOM, room))
+        return shapes
 
     def run(self, columns: StepColumns, there: torch.Tensor) -> torch.Tensor:
         """States of a step that `fitted` gave; they are valid until the next one is run.
@@ -176,9 +249,7 @@ def shape_of(columns: StepColumns) -> Shape | None:
 
 
 def _room(most: int, least: int) -> int:
-    """Grows by fours: programs that find no item of theirs cost little, but not nothing; and each
-    shape takes time to record, mostly while requests wait."""
     room = least
     while room < most:
-        room *= 4
+        room *= _GROWTH
     return room

@@ -12,7 +12,7 @@ import structlog
 import torch
 
 from gpu_worker.decoder import StepDecoder
-from gpu_worker.device.decode_graphs import DecodeGraphs, Recorder
+from gpu_worker.device.decode_graphs import DecodeGraphs, NoRoomToRecord, Recorder
 from gpu_worker.device.row_store import RowStore
 from gpu_worker.device.step_inputs import (
     CutSizes,
@@ -71,16 +71,18 @@ class DeviceForward:
         return Prepared(columns if fitted is None else fitted, num_logits, fitted is not None)
 
     def record_all(self, staging: Staging) -> None:
-        """Records steps of every number of rows, without stems and up to middling contexts; the
-        largest first, in whose memory the others find room."""
-        graphs = self.graphs
+        """Records steps of every number of rows, up to middling contexts; the largest first, in
+        whose memory the others find room.  Other shapes are recorded once they have come often."""
+        graphs, with_stems = self.graphs, self._sizes.stems is not None
         if graphs is None:
             return
         for num_rows in reversed(graphs.sizes):
-            for columns in graphs.with_room(self._filled(EMPTY_STEP, num_rows)):
+            empty = self._filled(EMPTY_STEP, num_rows)
+            for columns in graphs.with_room(empty, with_stems=with_stems):
                 if self.graphs is None:  # it does not work here
                     return
                 self._recorded(columns, *staging.send(columns.columns()))
+        graphs.record_seldom()
 
     def logits(
         self, prepared: Prepared, flat: torch.Tensor, there: Mapping[str, torch.Tensor]
@@ -101,11 +103,15 @@ class DeviceForward:
         self, columns: StepColumns, flat: torch.Tensor, there: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """States of a step, recorded or played again.  Where that cannot be, whether memory is
-        measured, the worker starts or serves, nothing is recorded from then on, and a warning says
-        why."""
+        measured, the worker starts or serves, nothing is recorded from then on, or nothing of its
+        shape where it is for want of memory alone, and a warning says why."""
         if self.graphs is not None:
             try:
                 return self.graphs.run(columns, flat)
+            except NoRoomToRecord as error:
+                self.graphs.give_up(columns)
+                _log.warning("shape_not_recorded", reason=str(error).partition("\n")[0])
+                return self._states(columns, there)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:

@@ -9,7 +9,15 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from gpu_worker.device.decode_graphs import CallRecorder, DecodeGraphs, Shape, buckets, shape_of
+from gpu_worker.device.decode_graphs import (
+    CallRecorder,
+    DecodeGraphs,
+    NoRoomToRecord,
+    Shape,
+    buckets,
+    lacks_memory,
+    shape_of,
+)
 from gpu_worker.device.device_backend import DeviceBackend
 from gpu_worker.device.device_forward import DeviceForward
 from gpu_worker.device.row_store import RowStore
@@ -21,7 +29,7 @@ from gpu_worker.device.step_inputs import (
     step_inputs,
 )
 from gpu_worker.device.transfers import Staging
-from gpu_worker.step import Step
+from gpu_worker.step import EMPTY_STEP, Step
 from kernels.attention_inputs import AttentionRules, PagedKv
 from kernels.kv_codes import CodedSlots, KvLayer
 from kernels.paged_attention import paged_attention, paged_attention_reference
@@ -142,6 +150,91 @@ def test_what_most_steps_need_is_recorded_at_start() -> None:
     found = [(shape.rows, shape.items, shape.partials) for shape in forward.graphs.shapes]
     assert found == [(3, 3, 0), (3, 24, 24), (2, 2, 0), (2, 16, 16), (1, 1, 0), (1, 8, 8)]
     assert not rows.slots.any()
+
+
+def test_while_requests_wait_only_what_comes_often_is_recorded() -> None:
+    rows = RowStore(max_rows=3, max_length=WIDTH, vocab_size=9, device=CPU)
+    sizes = CutSizes(groups=GROUPS, split=2)
+    forward, staging = DeviceForward(NoLayers(), rows, sizes, CallRecorder()), Staging(CPU)
+    forward.record_all(staging)
+    assert forward.graphs is not None
+    at_start, found = forward.graphs.shapes, []
+    # Up to 8 items a row, which is there; then some more, which is not.
+    for lengths in ([16, 16, 16], *[[40, 40, 40]] * 10, [3, 1, 2]):
+        prepared = forward.prepare(decodes(lengths))
+        flat, there = staging.send(prepared.columns.columns())
+        states = forward.logits(prepared, flat, there)
+        assert states.tolist() == [[token] for token in decodes(lengths).token_ids.tolist()]
+        found.append(prepared.is_recorded)
+    assert found == [True, *[False] * 7, True, True, True, True]
+    assert forward.graphs.shapes == (*at_start, Shape(rows=3, items=96, partials=96))
+
+
+def test_a_step_takes_a_larger_shape_where_that_costs_little() -> None:
+    wanted = Shape(rows=8, items=64, partials=64)
+    for shape, serves in (
+        (wanted, True),
+        (Shape(rows=8, items=256, partials=256), True),
+        (Shape(rows=8, items=64, partials=64, stem_items=64), True),
+        (Shape(rows=8, items=1024, partials=1024), False),
+        (Shape(rows=8, items=64, partials=64, stem_items=256), False),
+        (Shape(rows=16, items=64, partials=64), False),
+        (Shape(rows=8, items=64, partials=0), False),
+        (Shape(rows=8, items=32, partials=64), False),
+    ):
+        assert shape.serves(wanted) is serves, shape
+    shared = Shape(rows=8, items=64, partials=64, stem_items=64)
+    assert Shape(rows=8, items=256, partials=256, stem_items=256).serves(shared)
+    assert not wanted.serves(shared)
+
+
+def test_steps_with_stems_find_a_shape_from_the_start() -> None:
+    graphs = DecodeGraphs(lambda *_: torch.empty(0), CallRecorder(), max_rows=2, device=CPU)
+    empty = step_columns(EMPTY_STEP, SIZES, WIDTH, fill_to=2, dump_row=2)
+    shapes = [shape_of(columns) for columns in graphs.with_room(empty, with_stems=True)]
+    assert shapes[-1] == Shape(rows=2, items=16, partials=16, stem_items=64)
+    assert len(shapes) == 3
+
+
+class Narrow:
+    """A recorder that has room for no shape but whole rows."""
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        self.num_asked += 1
+        if self.num_asked % 2 == 0:
+            raise NoRoomToRecord("out of memory\nmuch more")
+        return work
+
+
+def test_what_has_no_room_to_be_recorded_goes_without_and_the_rest_with() -> None:
+    rows = RowStore(max_rows=1, max_length=WIDTH, vocab_size=9, device=CPU)
+    recorder = Narrow()
+    forward, staging = DeviceForward(NoLayers(), rows, SIZES, recorder), Staging(CPU)
+    with capture_logs() as said:
+        forward.record_all(staging)
+    assert [(event["event"], event["reason"]) for event in said] == [
+        ("shape_not_recorded", "out of memory")
+    ]
+    assert forward.graphs is not None
+    assert forward.graphs.shapes == (Shape(rows=1, items=1, partials=0),)
+    are_recorded = [forward.prepare(decodes([length])).is_recorded for length in [5] + [60] * 20]
+    assert are_recorded == [True] + [False] * 20
+    assert recorder.num_asked == 2
+
+
+def test_an_error_that_came_of_want_of_memory_is_known() -> None:
+    """Ending a recording that was broken off fails, too, with an error of its own."""
+    try:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+    except RuntimeError as error:
+        assert lacks_memory(error)
+    assert not lacks_memory(RuntimeError("operation not permitted"))
 
 
 class NoGraphs:
