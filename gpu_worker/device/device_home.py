@@ -19,6 +19,9 @@ from gpu_worker.weight_home import (
 from kernels.linear import linear
 from protos.errors import ModelError
 
+_GROUPED_MAJORS = (9, 10)
+"""Of the compute capabilities that torch has a grouped product for; elsewhere it goes from run to
+run, whose ends it asks the device for."""
 _ALIGNMENT = 16
 """Bytes that rows of a grouped product must be whole multiples of."""
 
@@ -27,8 +30,12 @@ def runs_stay_there(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the library multiplies runs of rows without asking on the host where they end."""
     if device.type == "cpu":
         return True
-    major, _ = torch.cuda.get_device_capability(device)
-    return dtype == torch.bfloat16 and bool(major >= 9)
+    is_nvidia = torch.version.hip is None
+    return is_nvidia and dtype == torch.bfloat16 and _major(device) in _GROUPED_MAJORS
+
+
+def _major(device: torch.device) -> int:
+    return int(torch.cuda.get_device_capability(device)[0])
 
 
 class DeviceHome:

@@ -1,10 +1,13 @@
 """Steps that ask for everything once, so that no request waits for a compiler.
 
-They read and write the dump slot alone.  Not here: recording (decode_graphs).
+They write the dump slot alone, and read what no request wrote yet.  Not here: recording
+(decode_graphs).
 """
 
 from array import array
+from collections.abc import Iterator
 
+from gpu_worker.device.step_inputs import SPLIT
 from gpu_worker.row_table import RowTable
 from gpu_worker.step_runner import StepRunner
 from protos.plan import (
@@ -17,7 +20,11 @@ from protos.plan import (
 )
 
 _PROMPT_TOKENS = 80
-"""More than a tile of a prompt's queries has."""
+"""More than a tile of a prompt's queries has, and than products of blocks take one by one."""
+_FEW_TOKENS = 20
+"""More than decodes of few rows have, and few enough for products of blocks."""
+_LONG_PREFIX = 2 * SPLIT
+"""A context of parts that are merged."""
 EVERYTHING = SamplingParams(
     temperature=1.0,
     top_k=2,
@@ -33,16 +40,41 @@ EVERYTHING = SamplingParams(
 
 
 def warm_up(table: RowTable, runner: StepRunner, max_length: int) -> None:
-    """A prompt that is scored, and a draft, on rows that are all free before and after."""
+    """A prompt that is scored, a draft, a short prompt, and a token behind a long prefix, on rows
+    that are all free before and after."""
     num_tokens = min(_PROMPT_TOKENS, max_length - 2)
-    for plan in _plans(num_tokens) if num_tokens > 0 else ():
+    for plan in _plans(num_tokens, max_length) if num_tokens > 0 else ():
         runner.settle()
         runner.begin(table.apply(plan)).sampled()
     table.reset()
     runner.forget()
 
 
-def _plans(num_tokens: int) -> tuple[BatchPlan, BatchPlan]:
+def _plans(num_tokens: int, max_length: int) -> Iterator[BatchPlan]:
+    yield from _scored_and_drafted(num_tokens)
+    prefixes = (0, min(_LONG_PREFIX, max_length - 1))
+    counts = (min(_FEW_TOKENS, num_tokens), 1)
+    for step_id, (prefix, count) in enumerate(zip(prefixes, counts, strict=True), 2):
+        tokens = array("i", [0]) * count
+        new = NewRow(
+            row=0,
+            prefix_slots=array("i", [DUMP_SLOT + 1]) * prefix,
+            sampling=SamplingParams(),
+        )
+        yield BatchPlan(
+            step_id=step_id,
+            rows=array("i", [0]),
+            prefix_lens=array("i", [prefix]),
+            extend_lens=array("i", [count]),
+            samples=b"\1",
+            input_ids=tokens,
+            out_slots=array("i", [DUMP_SLOT]) * count,
+            new_rows=(new,),
+            freed_rows=array("i", [0]),
+        )
+
+
+def _scored_and_drafted(num_tokens: int) -> tuple[BatchPlan, BatchPlan]:
     prompt = array("i", [0]) * num_tokens
     new = NewRow(
         row=0,

@@ -227,13 +227,9 @@ def test_what_has_no_room_to_be_recorded_goes_without_and_the_rest_with() -> Non
 
 def test_an_error_that_came_of_want_of_memory_is_known() -> None:
     """Ending a recording that was broken off fails, too, with an error of its own."""
-    try:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        finally:
-            raise RuntimeError("operation failed due to a previous error during capture")
-    except RuntimeError as error:
-        assert lacks_memory(error)
+    ended = RuntimeError("operation failed due to a previous error during capture")
+    ended.__context__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert lacks_memory(ended)
     assert not lacks_memory(RuntimeError("operation not permitted"))
 
 

@@ -11,6 +11,7 @@ import torch
 from structlog.testing import capture_logs
 
 from gpu_worker.backend_choice import BackendOptions
+from gpu_worker.device import device_home
 from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.folder_config import config_from_folder
 from gpu_worker.loading import load_engine
@@ -121,3 +122,22 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     source = save_family(oracle, tmp_path)
     check(oracle, driver_of(source, TORCH), length=80, num_decodes=4)
     check(oracle, driver_of(source, KERNELS), length=20, num_decodes=1)
+
+
+@pytest.mark.parametrize(
+    ("hip", "major", "dtype", "stays"),
+    [
+        (None, 9, torch.bfloat16, True),
+        (None, 10, torch.bfloat16, True),
+        (None, 8, torch.bfloat16, False),
+        (None, 12, torch.bfloat16, False),
+        (None, 9, torch.float32, False),
+        ("7.0", 9, torch.bfloat16, False),
+    ],
+)
+def test_experts_are_recorded_where_torch_has_a_product_of_runs(
+    monkeypatch: pytest.MonkeyPatch, hip: str | None, major: int, dtype: torch.dtype, stays: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (major, 4))
+    assert device_home.runs_stay_there(torch.device("cuda"), dtype) is stays

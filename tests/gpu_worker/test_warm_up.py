@@ -1,5 +1,6 @@
 """What is done before the first request: everything once, and nothing is left of it."""
 
+from gpu_worker.device.step_inputs import CutSizes, step_columns
 from gpu_worker.device.warm_up import warm_up
 from gpu_worker.row_table import RowTable
 from gpu_worker.step import Step
@@ -42,8 +43,8 @@ def watched(max_length: int, times: int = 1) -> Watched:
 
 def test_everything_is_asked_for() -> None:
     runner = watched(100)
-    prompt, draft = runner.sampled
-    assert [len(step.token_ids) for step in runner.steps] == [80, 2]
+    prompt, draft, *_ = runner.sampled
+    assert [len(step.token_ids) for step in runner.steps] == [80, 2, 20, 1]
     assert prompt.prompt_logprobs is not None
     assert len(prompt.prompt_logprobs.chosen) == 79
     assert draft.logprobs is not None
@@ -53,10 +54,19 @@ def test_everything_is_asked_for() -> None:
 
 def test_nothing_but_the_dump_slot_is_written_and_all_rows_are_free_again() -> None:
     runner = watched(100, times=2)
-    assert len(runner.steps) == 4
+    assert len(runner.steps) == 8
     assert not any(step.out_slots.any() for step in runner.steps)
 
 
+def test_a_token_behind_a_long_prefix_has_parts_to_be_merged() -> None:
+    """Steps that are not recorded would compile it when a request first gets there."""
+    for max_length, length in ((2000, 1025), (100, 100)):
+        (row,) = watched(max_length).steps[-1].rows
+        assert (row.length, row.extend_len) == (length, 1)
+    columns = step_columns(watched(2000).steps[-1], CutSizes(groups=2), 2000)
+    assert columns.num_partials == 3
+
+
 def test_contexts_may_be_short() -> None:
-    assert [len(step.token_ids) for step in watched(4).steps] == [2, 2]
+    assert [len(step.token_ids) for step in watched(4).steps] == [2, 2, 2, 1]
     assert watched(2).steps == []
