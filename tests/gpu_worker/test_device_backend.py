@@ -1,13 +1,14 @@
 """The forward pass on interpreted Triton kernels gives what the CPU's gives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-import torch
 
-from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.device.device_backend import DeviceBackend
 from kernels.kv_codes import KvKind
+from tests.gpu_worker.interpreted import INTERPRETED
 from tests.gpu_worker.random_models import (
-    MAX_LENGTH,
     SHAPES,
     TORCH,
     Kind,
@@ -22,15 +23,7 @@ NUM_SLOTS = 700
 
 
 def device_backend(name: str, kv_kind: KvKind = "none") -> DeviceBackend:
-    options = DeviceOptions(
-        num_slots=NUM_SLOTS,
-        max_rows=4,
-        max_length=MAX_LENGTH,
-        device="cpu",
-        dtype=torch.float32,
-        kv_kind=kv_kind,
-        poison=True,
-    )
+    options = replace(INTERPRETED, num_slots=NUM_SLOTS, max_rows=4, kv_kind=kv_kind)
     return DeviceBackend(SHAPES[name], RandomWeights(), options)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from gpu_worker.blocks import FloatArray
 from gpu_worker.device import kernel_arithmetic
-from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.device.device_backend import DeviceBackend
 from gpu_worker.engine import StepInFlight
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
 from gpu_worker.torch_backend import TorchBackend
@@ -21,6 +21,7 @@ from kernels.paged_attention import paged_attention
 from protos.plan import BatchPlan, BatchResult, Hello, LogprobColumns, SamplingParams
 from radixd.chassis.vocabulary import fake_vocabulary
 from tests.gpu_worker.driver import Driver, Known, Part, Row
+from tests.gpu_worker.interpreted import INTERPRETED
 from tests.gpu_worker.random_models import Piece, RandomWeights, make_step, shape
 from tests.gpu_worker.tiny_models import random_tokens
 from tokenizer_svc.constraints.forms import grammar_of
@@ -52,10 +53,14 @@ def torch_engine() -> ModelEngine:
 
 
 def device_backend(*, graphs: bool = True, deterministic: bool = False) -> DeviceBackend:
-    options = DeviceOptions(
-        num_slots=300, max_rows=6, max_length=80, device="cpu", dtype=torch.float32, poison=True,
-        graphs=graphs, deterministic=deterministic,
-    )  # fmt: skip
+    options = replace(
+        INTERPRETED,
+        num_slots=LIMITS.num_slots,
+        max_rows=LIMITS.max_rows,
+        max_length=80,
+        graphs=graphs,
+        deterministic=deterministic,
+    )
     return DeviceBackend(CONFIG, RandomWeights(), options)
 
 

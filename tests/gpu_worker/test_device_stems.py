@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from gpu_worker.backend import Backend
 from gpu_worker.device.attention_plan import Cuts, Rows, Stem, plan_attention
-from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.device.device_backend import DeviceBackend
 from gpu_worker.device.stem_cost import StemCost
 from gpu_worker.device.step_inputs import CutSizes, step_columns
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
@@ -23,6 +22,7 @@ from protos.plan import STEM_FIELDS, BatchPlan, NewRow, SamplingParams
 from scheduler_svc.core.config import SchedulerConfig
 from scheduler_svc.core.messages import Submission
 from scheduler_svc.core.scheduler import Scheduler
+from tests.gpu_worker.interpreted import INTERPRETED
 from tests.gpu_worker.random_models import RandomWeights, make_torch_backend, shape
 from tests.gpu_worker.tiny_models import random_tokens
 
@@ -40,16 +40,14 @@ LENGTHS = [18, 31, 29, 30, 17]
 def device(
     *, graphs: bool = False, kind: KvKind = "none", deterministic: bool = False
 ) -> DeviceBackend:
-    options = DeviceOptions(
+    options = replace(
+        INTERPRETED,
         num_slots=NUM_SLOTS,
         max_rows=ROWS,
         max_length=WIDTH,
-        device="cpu",
-        dtype=torch.float32,
         kv_kind=kind,
         graphs=graphs,
         deterministic=deterministic,
-        poison=True,
     )
     return DeviceBackend(CONFIG, RandomWeights(), options)
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from gpu_worker.blocks import BlockKind, Blocks, FloatArray, dequantise, quantise
-from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.device.device_backend import DeviceBackend
 from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.device.quantised_home import QuantisedHome
 from gpu_worker.weight_home import MatrixSource, Role
 from kernels import quantised_linear
 from kernels.quantised_linear import MOST_TOKENS, block_tokens
+from tests.gpu_worker.interpreted import INTERPRETED
 from tests.gpu_worker.random_models import RandomWeights, all_logits, shape
 
 CPU = torch.device("cpu")
@@ -132,11 +133,7 @@ def test_a_model_in_blocks_is_near_the_model(kind: BlockKind, most: float) -> No
     tokens = [3, 1, 4, 1, 5, 9]
 
     def logits(blocks: BlockKind | None) -> tuple[str, FloatArray]:
-        options = DeviceOptions(
-            num_slots=64, max_rows=2, max_length=12, device="cpu", dtype=torch.float32,
-            blocks=blocks,
-        )  # fmt: skip
-        backend = DeviceBackend(config, RandomWeights(), options)
+        backend = DeviceBackend(config, RandomWeights(), replace(INTERPRETED, blocks=blocks))
         return backend.weights, all_logits(backend, tokens)
 
     (plain, exact), (name, coarse) = logits(None), logits(kind)

@@ -14,10 +14,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 
 from gpu_worker.backend import Backend
-from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
+from gpu_worker.device.device_backend import DeviceBackend
 from gpu_worker.fake_engine import FakeEngine
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
@@ -32,6 +31,7 @@ from scheduler_svc.core.scheduler import Scheduler
 from tests.gpu_worker import recalling_model
 from tests.gpu_worker.backends import needs_compiler
 from tests.gpu_worker.driver import Driver, Part
+from tests.gpu_worker.interpreted import INTERPRETED
 from tests.gpu_worker.random_models import RandomWeights, make_torch_backend, shape
 from tests.gpu_worker.recalling_model import RecallingModel, RecallingWeights
 from tests.scheduler_svc.core.harness import Bench
@@ -53,14 +53,7 @@ def torch_(config: ModelConfig, reader: WeightReader) -> Backend:
 
 
 def triton(config: ModelConfig, reader: WeightReader) -> Backend:
-    options = DeviceOptions(
-        num_slots=NUM_SLOTS,
-        max_rows=ROWS,
-        max_length=MAX_LENGTH,
-        device="cpu",
-        dtype=torch.float32,
-        poison=True,
-    )
+    options = replace(INTERPRETED, num_slots=NUM_SLOTS, max_rows=ROWS)
     return DeviceBackend(config, reader, options)
 
 
