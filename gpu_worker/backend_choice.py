@@ -29,7 +29,7 @@ from gpu_worker.weight_choice import (
     forward_text,
 )
 from gpu_worker.weights import mostly_int4
-from protos.errors import InvalidRequest, ModelError
+from protos.errors import InvalidRequest, ModelError, first_line
 from radixd.chassis.backends import (
     GPU,
     INTERPRETED,
@@ -104,8 +104,8 @@ def _say_missing(kind: BackendKind, reason: str) -> None:
 def _no_memory(model: OpenModel, room: str, error: MemoryError) -> ModelError:
     if isinstance(error, NoRoom):
         return ModelError(model.source.path, str(error))
-    reason = (str(error).splitlines() or ["out of memory"])[0]
-    return ModelError(model.source.path, f"no memory for the weights and {room}: {reason}")
+    problem = f"no memory for the weights and {room}: {first_line(error)}"
+    return ModelError(model.source.path, problem)
 
 
 def _native(model: OpenModel, limits: EngineLimits, options: BackendOptions) -> NativeBackend:

@@ -29,7 +29,7 @@ MAX_IN_FLIGHT = 2
 """Steps that are begun and not answered."""
 _POLL_MS = 100
 """How long a stop may go unnoticed."""
-_GLANCE_S = 50e-6
+GLANCE_S = 50e-6
 """Between two looks at a step in flight: a step of a device takes milliseconds."""
 _MAX_FAULT_CHARS = 500
 _NOT_READY = "not ready: an earlier step failed"
@@ -112,7 +112,7 @@ class Session:
                 return data
             if time.monotonic_ns() >= deadline_ns:
                 return None
-            time.sleep(_GLANCE_S)
+            time.sleep(GLANCE_S)
 
     def _on_bytes(self, data: bytes) -> None:
         try:

@@ -39,6 +39,11 @@ class StatusCode(IntEnum):
     UNAUTHENTICATED = 16
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of anybody's code says first, for a line of ours; its kind if it is silent."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class RadixdError(Exception):
     """Base of all; the message is a sentence for people, without names from the code."""
 

@@ -24,6 +24,7 @@ from gpu_worker.device.step_inputs import (
 from gpu_worker.device.transfers import Staging
 from gpu_worker.step import EMPTY_STEP, Step
 from kernels.take_inputs import take_inputs
+from protos.errors import first_line
 
 _log = structlog.get_logger(__name__)
 
@@ -110,13 +111,13 @@ class DeviceForward:
                 return self.graphs.run(columns, flat)
             except NoRoomToRecord as error:
                 self.graphs.give_up(columns)
-                _log.warning("shape_not_recorded", reason=str(error).partition("\n")[0])
+                _log.warning("shape_not_recorded", reason=first_line(error))
                 return self._states(columns, there)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 self.graphs = None
-                _log.warning("steps_not_recorded", reason=str(error).partition("\n")[0])
+                _log.warning("steps_not_recorded", reason=first_line(error))
         return self._states(columns, there)
 
     def _filled(self, step: Step, num_rows: int) -> StepColumns:

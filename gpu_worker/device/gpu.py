@@ -12,6 +12,8 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from protos.errors import first_line
+
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 """Of NVIDIA's driver, AMD's, and either under Windows."""
 LEAST_CAPABILITY = (8, 0)
@@ -84,8 +86,7 @@ def _tried() -> Gpu:
         torch.empty(1, device="cuda")  # a GPU that another process holds for itself fails here
         found = torch.cuda.get_device_properties(0)
     except RuntimeError as error:
-        reason = (str(error).splitlines() or ["unknown"])[0]
-        raise NoGpu(f"the GPU cannot be used: {reason}") from None
+        raise NoGpu(f"the GPU cannot be used: {first_line(error)}") from None
     is_hip = torch.version.hip is not None
     capability = (found.major, found.minor)
     if not is_hip and capability < LEAST_CAPABILITY:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from gpu_worker.engine import EngineLost
+from protos.errors import first_line
 
 
 def _synchronize(device: torch.device) -> None:
@@ -32,6 +33,5 @@ def losing(
         try:
             synchronize(device)
         except RuntimeError:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise EngineLost(f"the device is lost: {reason}") from error
+            raise EngineLost(f"the device is lost: {first_line(error)}") from error
         raise

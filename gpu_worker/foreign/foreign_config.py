@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_worker.foreign.attention_seam import ForeignModelRefused
 from gpu_worker.model_config import ModelConfig
+from protos.errors import first_line
 
 _MOVING = {"dynamic", "longrope"}
 """Scalings whose keys depend on the text they are part of, so that none can be kept."""
@@ -30,8 +31,7 @@ def foreign_config(
     try:
         raw = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # whatever somebody else's code says to a file of anybody's
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ForeignModelRefused(f"transformers cannot read it: {reason}") from None
+        raise ForeignModelRefused(f"transformers cannot read it: {first_line(error)}") from None
     if raw.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or raw.is_encoder_decoder:
         raise ForeignModelRefused("transformers knows no decoder of it")
     text = raw.get_text_config(decoder=True)

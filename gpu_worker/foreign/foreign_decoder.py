@@ -15,7 +15,7 @@ from gpu_worker.arithmetic import Arithmetic
 from gpu_worker.foreign.attention_seam import AttentionCall, ForeignModelRefused, bind
 from gpu_worker.foreign.probe import probed
 from gpu_worker.model_config import ModelConfig
-from protos.errors import ModelError
+from protos.errors import ModelError, first_line
 
 StepT = TypeVar("StepT")
 
@@ -106,8 +106,7 @@ def _loaded(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> An
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever somebody else's code says to files of anybody's
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ForeignModelRefused(f"transformers cannot load it: {reason}") from None
+        raise ForeignModelRefused(f"transformers cannot load it: {first_line(error)}") from None
     if found["missing_keys"]:  # transformers would go on with random numbers
         raise ForeignModelRefused(f"tensor {min(found['missing_keys'])} is missing")
     if getattr(module, "_is_stateful", False):

@@ -13,6 +13,7 @@ import torch
 
 from gpu_worker.foreign.attention_seam import AttentionCall, ForeignModelRefused, bind
 from gpu_worker.model_config import ModelConfig
+from protos.errors import first_line
 
 _FIRST, _SECOND = (2, 5, 3, 7, 4), (6, 1, 8)
 """Tokens of two rows; ids that every vocabulary has."""
@@ -171,7 +172,6 @@ def _compute(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
     except ForeignModelRefused:
         raise
     except Exception as error:  # whatever somebody else's code says to being used so
-        reason = (str(error).splitlines() or [""])[0]
-        raise ForeignModelRefused(f"{type(error).__name__}: {reason}") from error
+        raise ForeignModelRefused(f"{type(error).__name__}: {first_line(error)}") from error
     logits: torch.Tensor = out.logits[0].float()
     return logits

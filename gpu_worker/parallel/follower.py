@@ -22,15 +22,12 @@ import structlog
 from gpu_worker.engine import Engine, PlanError, StepInFlight
 from gpu_worker.parallel.followers import GRACE_S, one_line
 from gpu_worker.parallel.link import Kind, Link
-from gpu_worker.session import MAX_IN_FLIGHT
+from gpu_worker.session import GLANCE_S, MAX_IN_FLIGHT
 from protos import wire
 from protos.errors import RadixdError
 from protos.plan import BatchPlan
 from radixd.chassis.command import LOST_EXIT_STATUS, USAGE_EXIT_STATUS, settings_from_argv
 from radixd.chassis.logs import configure_logs
-
-_GLANCE_S = 50e-6
-"""Between two looks at a step in flight."""
 
 Message = tuple[Kind, bytes]
 
@@ -76,7 +73,7 @@ def follow(engine: Engine, receive: Callable[[float | None], Message | None]) ->
     """
     in_flight: deque[StepInFlight] = deque()
     while True:
-        message = receive(_GLANCE_S if in_flight else None)
+        message = receive(GLANCE_S if in_flight else None)
         if message is None:
             if in_flight and in_flight[0].is_done():
                 in_flight.popleft().result()  # for its failure, and for what it makes known

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpu_worker.parallel.link import Kind, Link
-from protos.errors import RadixdError
+from protos.errors import RadixdError, first_line
 from radixd.chassis.command import (
     LOST_EXIT_STATUS,
     USAGE_EXIT_STATUS,
@@ -35,8 +35,7 @@ Ending = Callable[[int, str], None]
 
 def one_line(error: Exception) -> str:
     """What kind of error it is and what it says first."""
-    said = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {said[0]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 class GroupLost(RadixdError):

@@ -13,7 +13,7 @@ from gpu_worker.parallel.collectives import Collectives, join_group
 from gpu_worker.parallel.shard import Shard, local_config
 from gpu_worker.parallel.sharded_home import ShardedHome
 from gpu_worker.parallel.sharded_weights import ShardedWeights
-from protos.errors import InvalidRequest
+from protos.errors import InvalidRequest, first_line
 from radixd.chassis.settings import Settings
 
 
@@ -55,8 +55,7 @@ def load_rank(
     try:
         join_group(shard, port, listening, on_gpu=on_gpu)
     except RuntimeError as error:  # of torch.distributed, whatever went wrong
-        problem = (str(error).splitlines() or ["unknown"])[0]
-        raise InvalidRequest("tp", f"the ranks do not meet: {problem}") from None
+        raise InvalidRequest("tp", f"the ranks do not meet: {first_line(error)}") from None
     # On the CPU the order costs nothing to speak of, and same bits are promised.
     keeps_order = settings.deterministic or not on_gpu
     collectives = Collectives(shard, device=settings.device, keeps_order=keeps_order)

@@ -22,7 +22,7 @@ from typing import Literal
 
 import structlog
 
-from protos.errors import ModelError
+from protos.errors import ModelError, first_line
 from radixd.chassis.gguf_file import MAGIC
 
 BUILT_IN = "smollm2"
@@ -103,8 +103,8 @@ def _hub(name: str) -> ModelSource:
     try:
         folder = huggingface_hub.snapshot_download(name, allow_patterns=_HUB_FILES)
     except Exception as error:  # the library raises dozens of kinds; all mean "not to be had"
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(name, f"no such folder, and the hub does not give it: {reason}") from None
+        problem = f"no such folder, and the hub does not give it: {first_line(error)}"
+        raise ModelError(name, problem) from None
     found = _folder(Path(folder))
     return ModelSource(model_id=name, path=found.path, kind=found.kind)
 

@@ -13,7 +13,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from protos.errors import ModelError
+from protos.errors import ModelError, first_line
 
 _MAX_HEADER_BYTES = 100_000_000
 """What the format allows."""
@@ -53,7 +53,7 @@ def read_directory(path: Path) -> dict[str, SafetensorsEntry]:
     except OSError as error:
         reason = error.strerror or str(error)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
     raise ModelError(path, f"truncated or not safetensors: {reason}")
 
 
