@@ -253,7 +253,9 @@ class RowTable:
             positions[first:end] = np.arange(prefix_len, length, dtype=np.int32)
             self._lengths[row] = length
             self._last_tokens.pop(row, None)  # consumed, or stale from here on
-            num_logits = max(num_samples, _num_from_first_scored(next_ids[first:end]))
+            num_logits = num_samples
+            if len(next_ids):
+                num_logits = max(num_samples, _num_from_first_scored(next_ids[first:end]))
             rows.append(
                 StepRow(
                     row=row,
