@@ -127,9 +127,17 @@ def _stem_items(rows: Rows, cuts: Cuts, stems: Sequence[Stem]) -> IntArray:
 
 
 def _row_items(rows: Rows, cuts: Cuts, covered: IntArray) -> IntArray:
-    """Each row's queries against what no stem covers of its context."""
+    """Each row's queries against what no stem covers of its context.
+
+    Of prompts the last queries come first: they read most, and a program that begins last should
+    not be the one that takes longest.
+    """
     tile = cuts.block_queries // cuts.groups
     of_row, nth = _tiles(rows.num_queries, tile)
+    if len(of_row) > len(rows):
+        ends = rows.length[of_row] - rows.num_queries[of_row] + nth * tile
+        order = np.argsort(-ends, kind="stable")
+        of_row, nth = of_row[order], nth[order]
     queries = np.minimum(tile, rows.num_queries[of_row] - nth * tile)
     position = rows.length[of_row] - rows.num_queries[of_row] + nth * tile
     low = covered[of_row].astype(np.int64)
