@@ -22,6 +22,9 @@ from protos.errors import ModelError
 _GROUPED_MAJORS = (9, 10)
 """Of the compute capabilities that torch has a grouped product for; elsewhere it goes from run to
 run, whose ends it asks the device for."""
+_WHOLE_ROWS = 64
+"""A head has a multiple of so many outputs: rows of logits that do not begin at multiples of 16
+bytes keep libraries from their fast products, and vocabularies are often odd."""
 _ALIGNMENT = 16
 """Bytes that rows of a grouped product must be whole multiples of."""
 
@@ -55,12 +58,14 @@ class DeviceHome:
         return torch.from_numpy(values).to(self._device, self._dtype)
 
     def table(self, rows: FloatArray) -> torch.Tensor:
-        """See WeightHome."""
-        return self.vector(rows)
+        """See WeightHome; it may be a head as well."""
+        return self._whole_rows(self.vector(rows))
 
     def matrix(self, role: Role, parts: Sequence[MatrixSource]) -> Product:
         """See WeightHome."""
         weight, bias = self._joined(parts), joined_bias(parts)
+        if role == "head" and bias is None:
+            return self.tied_head(self._whole_rows(weight))
         return self._product(weight, None if bias is None else self.vector(bias))
 
     def experts(self, role: Role, experts: Sequence[Sequence[MatrixSource]]) -> GroupedProduct:
@@ -83,8 +88,23 @@ class DeviceHome:
         return mixed
 
     def tied_head(self, table: torch.Tensor) -> Product:
-        """See WeightHome: the same memory."""
-        return self._product(table, None)
+        """See WeightHome: the same memory, with the rows behind it that make its number whole."""
+        num_rows, size = table.shape
+        more = -num_rows % _WHOLE_ROWS
+        there = table.untyped_storage().nbytes() // table.element_size()
+        if self._deterministic or table.storage_offset() + (num_rows + more) * size > there:
+            return self._product(table, None)
+        product = self._product(table.as_strided((num_rows + more, size), (size, 1)), None)
+        return lambda x: product(x)[:, :num_rows]
+
+    def _whole_rows(self, table: torch.Tensor) -> torch.Tensor:
+        """The same with memory behind it for rows of zeros."""
+        num_rows, size = table.shape
+        if self._deterministic or num_rows % _WHOLE_ROWS == 0:
+            return table
+        room = table.new_zeros(num_rows + -num_rows % _WHOLE_ROWS, size)
+        room[:num_rows] = table
+        return room[:num_rows]
 
     def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
         multiply = linear if self._deterministic else F.linear

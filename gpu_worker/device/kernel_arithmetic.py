@@ -87,7 +87,7 @@ class KernelArithmetic:
 
     def logits(self, scores: torch.Tensor) -> torch.Tensor:
         """See Arithmetic."""
-        cap, logits = self._config.logit_soft_cap, scores.float()
+        cap, logits = self._config.logit_soft_cap, scores.float().contiguous()
         if cap:  # in place: a hundred megabytes each, and nobody else has them
             logits.div_(cap).tanh_().mul_(cap)
         return logits

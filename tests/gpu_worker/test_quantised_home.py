@@ -140,3 +140,28 @@ def test_a_model_in_blocks_is_near_the_model(kind: BlockKind, most: float) -> No
     assert (plain, name) == ("float32", kind)
     error = np.abs(coarse - exact).max() / np.abs(exact).max()
     assert 0 < error < most
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_head_makes_whole_rows_of_logits(is_tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an odd vocabulary would begin anywhere; so would those of a part of the table, behind
+    which lie rows of another rank."""
+    found: list[int] = []
+    multiply = torch.nn.functional.linear
+
+    def watched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found.append(len(weight))
+        return multiply(x, weight, bias)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", watched)
+    (part,) = sources(RandomWeights(), (99, 8))
+    plain, x = DeviceHome(CPU, torch.float32), torch.randn(2, 8)
+    table = plain.table(part.read())
+    pieces = [table, table[3:50], table[50:]] if is_tied else [table]
+    for piece in pieces:
+        product = plain.tied_head(piece) if is_tied else plain.matrix("head", [part])
+        torch.testing.assert_close(product(x), x @ piece.T)
+    assert found == [128, 64, 64][: len(pieces)]
+    plain.matrix("down", [part])(x)
+    DeviceHome(CPU, torch.float32, deterministic=True).tied_head(table)
+    assert found[len(pieces) :] == [99]
