@@ -85,23 +85,16 @@ class GraphRecorder:
             # Where a recording fails, torch goes on in its stream.
             with torch.cuda.stream(torch.cuda.current_stream()), recording:
                 result = work()
-        except RuntimeError as error:
-            if lacks_memory(error):
-                raise NoRoomToRecord(str(error)) from error
-            raise
+        except torch.OutOfMemoryError as error:
+            # It was ended all the same.  One that cannot even be ended is another error, after
+            # which torch's allocator takes it to go on: nothing must be recorded any more.
+            raise NoRoomToRecord(str(error)) from error
 
         def replay() -> torch.Tensor:
             graph.replay()
             return result
 
         return replay
-
-
-def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error is of memory, or came of ending what such a one broke off."""
-    return error is not None and (
-        isinstance(error, torch.OutOfMemoryError) or lacks_memory(error.__context__)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ class DeviceBackend:
         home = options.in_home(self._home(config, reader))
         self._model = load_model(config, reader, home, device=self._device, dtype=options.dtype)
         self._config = self._model.config
+        self._is_recorded = options.graphs and not self._waits()
         if options.fit is None:
             self._make_pool(options.num_slots)
         else:
@@ -118,6 +119,7 @@ class DeviceBackend:
                 max_length=options.max_length,
                 bytes_per_slot=self.kv_bytes_per_slot,
             )
+            self._is_recorded = self._forward.graphs is not None  # it is not tried again
             del self._pool, self._forward
             gc.collect()  # recordings know each other in circles; they go before the pool comes
             self._rows.forget()
@@ -173,7 +175,7 @@ class DeviceBackend:
             self._model.on(arithmetic),
             self._rows,
             self._sizes(),
-            _recorder(self._device) if self._options.graphs and not self._waits() else None,
+            _recorder(self._device) if self._is_recorded else None,
         )
 
     def _waits(self) -> bool:

@@ -112,12 +112,12 @@ class DeviceForward:
             except NoRoomToRecord as error:
                 self.graphs.give_up(columns)
                 _log.warning("shape_not_recorded", reason=first_line(error))
-                return self._states(columns, there)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 self.graphs = None
                 _log.warning("steps_not_recorded", reason=first_line(error))
+        # Behind the errors, which keep what the recording had made so far.
         return self._states(columns, there)
 
     def _filled(self, step: Step, num_rows: int) -> StepColumns:

@@ -15,7 +15,6 @@ from gpu_worker.device.decode_graphs import (
     NoRoomToRecord,
     Shape,
     buckets,
-    lacks_memory,
     shape_of,
 )
 from gpu_worker.device.device_backend import DeviceBackend
@@ -223,14 +222,6 @@ def test_what_has_no_room_to_be_recorded_goes_without_and_the_rest_with() -> Non
     are_recorded = [forward.prepare(decodes([length])).is_recorded for length in [5] + [60] * 20]
     assert are_recorded == [True] + [False] * 20
     assert recorder.num_asked == 2
-
-
-def test_an_error_that_came_of_want_of_memory_is_known() -> None:
-    """Ending a recording that was broken off fails, too, with an error of its own."""
-    ended = RuntimeError("operation failed due to a previous error during capture")
-    ended.__context__ = torch.OutOfMemoryError("CUDA out of memory")
-    assert lacks_memory(ended)
-    assert not lacks_memory(RuntimeError("operation not permitted"))
 
 
 class NoGraphs:

@@ -1,6 +1,7 @@
 """A pool that takes what memory is left: the arithmetic, and the whole way with a fake meter."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from gpu_worker.device import step_sampler
+from gpu_worker.device import device_backend, step_sampler
 from gpu_worker.device.decode_graphs import MOST_ITEMS, shape_of
 from gpu_worker.device.device_backend import DeviceBackend, DeviceOptions
 from gpu_worker.device.pool_size import MemoryUse, NoRoom, PoolFit, fitting_slots
@@ -211,6 +212,21 @@ def test_what_drawing_takes_is_measured_too(monkeypatch: pytest.MonkeyPatch) -> 
     histories = backend._rows.histories
     assert len(histories.counts) >= FIT.max_rows
     assert [histories.place(row) for row in range(FIT.max_rows)] == [-1] * FIT.max_rows
+
+
+def test_recording_that_failed_while_memory_was_measured_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NoGraphs:
+        def record(self, work: object) -> Callable[[], torch.Tensor]:
+            raise RuntimeError("operation not permitted")
+
+    monkeypatch.setattr(device_backend, "_recorder", lambda _device: NoGraphs())
+    with capture_logs() as said:
+        backend = fitted(FakeMeter(100_000, 200_000))
+        all_logits(backend, [3, 1])
+        backend.forward(largest_steps(FIT, 12)[0])
+    assert [event["event"] for event in said] == ["steps_not_recorded", "pool_fitted"]
 
 
 def test_a_backend_without_room_says_so() -> None:
