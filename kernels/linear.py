@@ -20,13 +20,11 @@ import triton
 import triton.language as tl
 
 from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
+from kernels.product_blocks import NEIGHBOURS, product_block
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _WIDE_OUTPUTS = 16384
 """From here on large tiles of outputs still occupy every multiprocessor."""
-_NEIGHBOURS = 8
-"""Blocks of tokens whose programs run side by side over the same outputs, so that the cache serves
-both their rows and their weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def _constants(tile: Tile, has_bias: bool) -> dict[str, object]:
         "BLOCK_M": tile.block_tokens,
         "BLOCK_N": tile.block_outputs,
         "BLOCK_K": tile.block_inputs,
-        "NEIGHBOURS": _NEIGHBOURS,
+        "NEIGHBOURS": NEIGHBOURS,
         "STAGES": tile.num_stages,
     }
 
@@ -98,7 +96,7 @@ def _product(
     NEIGHBOURS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of tokens * blocks of outputs)."""
-    token_block, output_block = _blocks(num_tokens, num_outputs, BLOCK_M, BLOCK_N, NEIGHBOURS)
+    token_block, output_block = product_block(num_tokens, num_outputs, BLOCK_M, BLOCK_N, NEIGHBOURS)
     token = token_block * BLOCK_M + tl.arange(0, BLOCK_M)
     output = output_block * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_K)
@@ -116,19 +114,6 @@ def _product(
         total += added.to(tl.float32)[None, :]
     place = y + token[:, None].to(tl.int64) * num_outputs + output[None, :]
     tl.store(place, total.to(y.dtype.element_ty), mask=has_token & has_output)
-
-
-@triton.jit
-def _blocks(
-    num_tokens, num_outputs, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NEIGHBOURS: tl.constexpr
-):
-    """A program's block of tokens and of outputs: NEIGHBOURS of tokens, then the next outputs."""
-    token_blocks = tl.cdiv(num_tokens, BLOCK_M)
-    across = NEIGHBOURS * tl.cdiv(num_outputs, BLOCK_N)
-    first = tl.program_id(0) // across * NEIGHBOURS
-    height = tl.minimum(token_blocks - first, NEIGHBOURS)
-    within = tl.program_id(0) % across
-    return first + within % height, within // height
 
 
 def linear_reference(

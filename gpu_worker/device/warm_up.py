@@ -19,7 +19,7 @@ from protos.plan import (
     SamplingParams,
 )
 
-_PROMPT_TOKENS = 80
+_PROMPT_TOKENS = 160
 """More than a tile of a prompt's queries has, and than products of blocks take one by one."""
 _FEW_TOKENS = 20
 """More than decodes of few rows have, and few enough for products of blocks."""

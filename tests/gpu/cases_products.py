@@ -28,7 +28,7 @@ _SLICE = 256
 def checks() -> Iterator[Check]:
     """Few and many tokens; sizes that are no multiple of a tile."""
     for bits in _BITS:
-        for num_tokens in (1, 17, 64):
+        for num_tokens in (1, 17, 64, 128):
             for dtype in (None, torch.float32):
                 name = f"{bits} bits, {num_tokens} tokens{_named(dtype)}"
                 run = partial(_check, bits, num_tokens, dtype)
@@ -45,7 +45,7 @@ def checks() -> Iterator[Check]:
 def speeds() -> Iterator[Speed]:
     """Where a step waits for the weights."""
     for bits in _BITS:
-        for num_tokens in (1, 16, 64):
+        for num_tokens in (1, 16, 64, 128, 256):
             name = f"{bits} bits, 4096 to 28672, {num_tokens} tokens"
             run = partial(_product, bits, num_tokens)
             yield Speed(kernel="quantised_linear", name=name, prepare=run)

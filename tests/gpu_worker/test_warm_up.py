@@ -42,11 +42,11 @@ def watched(max_length: int, times: int = 1) -> Watched:
 
 
 def test_everything_is_asked_for() -> None:
-    runner = watched(100)
+    runner = watched(200)
     prompt, draft, *_ = runner.sampled
-    assert [len(step.token_ids) for step in runner.steps] == [80, 2, 20, 1]
+    assert [len(step.token_ids) for step in runner.steps] == [160, 2, 20, 1]
     assert prompt.prompt_logprobs is not None
-    assert len(prompt.prompt_logprobs.chosen) == 79
+    assert len(prompt.prompt_logprobs.chosen) == 159
     assert draft.logprobs is not None
     assert len(draft.logprobs.top_ids) == len(draft.token_ids)
     assert runner.steps[1].rows[0].num_drafts == 1

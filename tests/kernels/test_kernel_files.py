@@ -16,7 +16,7 @@ FILES = [
 ]
 SHARED = {
     *("compile_case", "attention_inputs", "kv_codes", "logit_row", "gumbel_noise"),
-    *("sampling_parameters", "quantised_weight", "attention_tile"),
+    *("sampling_parameters", "quantised_weight", "attention_tile", "product_blocks"),
 }
 PARTS = {"paged_attention": {"merge_partials"}, "sample": {"survey_logits"}}
 """Kernels that are launched by another's launcher."""

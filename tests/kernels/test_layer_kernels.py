@@ -178,7 +178,7 @@ def quantised(num_outputs: int, num_inputs: int, bits: int) -> QuantisedWeight:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("num_tokens", [0, 1, 17])
+@pytest.mark.parametrize("num_tokens", [0, 1, 17, 150])
 @pytest.mark.parametrize("num_inputs", [96, 256])
 def test_quantised_linear(bits: int, num_tokens: int, num_inputs: int) -> None:
     weight, x = quantised(70, num_inputs, bits), random(num_tokens, num_inputs)
