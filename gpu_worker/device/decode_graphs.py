@@ -13,10 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
 import torch
 
 from gpu_worker.device.step_inputs import StepColumns
 from gpu_worker.device.transfers import Layout, layout_of
+from protos.errors import first_line
+
+_log = structlog.get_logger(__name__)
 
 Compute = Callable[[StepColumns, Mapping[str, torch.Tensor]], torch.Tensor]
 """Queues the forward pass of a step whose columns lie on the device; its states."""
@@ -144,21 +148,14 @@ class DecodeGraphs:
         self._recordings: dict[Shape, _Recording] = {}
         self._is_seldom = False
         self._times_seen: Counter[Shape] = Counter()
-        self._given_up: set[Shape] = set()
 
     def record_seldom(self) -> None:
         """From now on requests wait while a shape is recorded."""
         self._is_seldom = True
 
-    def give_up(self, columns: StepColumns) -> None:
-        """What `fitted` gave has no room to be recorded, and is not asked for again."""
-        shape = shape_of(columns)
-        assert shape is not None
-        self._given_up.add(shape)
-
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Those recorded so far."""
+        """Those that steps are filled up to so far."""
         return tuple(self._recordings)
 
     @property
@@ -181,15 +178,11 @@ class DecodeGraphs:
 
     def _chosen(self, wanted: Shape) -> Shape | None:
         """The shape to fill a step up to that wants this one."""
-        if wanted in self._recordings:
+        if wanted in self._recordings or not self._is_seldom:
             return wanted
-        if not self._is_seldom:
-            return None if wanted in self._given_up else wanted
         serving = [shape for shape in self._recordings if shape.serves(wanted)]
         if serving:
             return min(serving, key=lambda shape: (shape.items, shape.stem_items))
-        if wanted in self._given_up:
-            return None
         self._times_seen[wanted] += 1
         return wanted if self._times_seen[wanted] >= _OFTEN else None
 
@@ -214,7 +207,15 @@ class DecodeGraphs:
         if recording is None:
             memory = there[: layout.size].clone()
             views = layout.views(memory)
-            replay = self._recorder.record(lambda: self._compute(columns, views))
+
+            def work() -> torch.Tensor:
+                return self._compute(columns, views)
+
+            try:
+                replay = self._recorder.record(work)
+            except NoRoomToRecord as error:
+                _log.warning("shape_not_recorded", shape=str(shape), reason=first_line(error))
+                replay = work  # so that ranks go on alike, of which others may have had room
             recording = self._recordings[shape] = _Recording(layout, memory, replay)
         assert layout == recording.layout, "one shape, one layout"
         recording.memory.copy_(there[: layout.size])

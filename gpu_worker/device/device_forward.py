@@ -12,7 +12,7 @@ import structlog
 import torch
 
 from gpu_worker.decoder import StepDecoder
-from gpu_worker.device.decode_graphs import DecodeGraphs, NoRoomToRecord, Recorder
+from gpu_worker.device.decode_graphs import DecodeGraphs, Recorder
 from gpu_worker.device.row_store import RowStore
 from gpu_worker.device.step_inputs import (
     CutSizes,
@@ -104,20 +104,16 @@ class DeviceForward:
         self, columns: StepColumns, flat: torch.Tensor, there: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """States of a step, recorded or played again.  Where that cannot be, whether memory is
-        measured, the worker starts or serves, nothing is recorded from then on, or nothing of its
-        shape where it is for want of memory alone, and a warning says why."""
+        measured, the worker starts or serves, nothing is recorded from then on, and a warning says
+        why."""
         if self.graphs is not None:
             try:
                 return self.graphs.run(columns, flat)
-            except NoRoomToRecord as error:
-                self.graphs.give_up(columns)
-                _log.warning("shape_not_recorded", reason=first_line(error))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 self.graphs = None
                 _log.warning("steps_not_recorded", reason=first_line(error))
-        # Behind the errors, which keep what the recording had made so far.
         return self._states(columns, there)
 
     def _filled(self, step: Step, num_rows: int) -> StepColumns:
