@@ -211,8 +211,15 @@ def generate(engine: ModelEngine) -> tuple[dict[str, list[int]], int]:
     raise AssertionError("does not come to an end")
 
 
-def test_a_scheduler_and_a_device_say_what_the_cpu_says() -> None:
-    told, num_stems = generate(engine_on(device(graphs=True)))
+@pytest.mark.parametrize("is_recorded_before", [False, True])
+def test_a_scheduler_and_a_device_say_what_the_cpu_says(is_recorded_before: bool) -> None:
+    """Also as on a GPU, where the shapes of the start take what comes, stems and all."""
+    backend = device(graphs=True)
+    if is_recorded_before:
+        backend.record_steps()
+    at_start = backend.shapes
+    told, num_stems = generate(engine_on(backend))
+    assert (backend.shapes == at_start) is is_recorded_before
     wanted, none = generate(engine_on(make_torch_backend(CONFIG, RandomWeights(), NUM_SLOTS)))
     assert told == wanted
     assert [len(tokens) for tokens in told.values()] == [5] * 5
