@@ -47,9 +47,9 @@ FUSED: Mapping[str, bool] = {"enable_fp_fusion": True}
 Triton's default changes between versions, and the last bits with it."""
 
 
-def limited_registers(count: int) -> dict[str, int]:
+def limited_registers(count: int | None) -> dict[str, int]:
     """Launch option for most_registers; AMD's compiler knows none."""
-    return {"maxnreg": count} if vendor_here() == "nvidia" else {}
+    return {"maxnreg": count} if count is not None and vendor_here() == "nvidia" else {}
 
 
 CompileCases = Iterable[CompileCase]

@@ -36,7 +36,15 @@ from kernels.attention_inputs import (
     workspace_for,
 )
 from kernels.attention_tile import Tile, tile_for
-from kernels.compile_case import FUSED, SHORT_DTYPES, CompileCase, CompileCases, Vendor, vendor_here
+from kernels.compile_case import (
+    FUSED,
+    SHORT_DTYPES,
+    CompileCase,
+    CompileCases,
+    Vendor,
+    limited_registers,
+    vendor_here,
+)
 from kernels.kv_codes import FP8_FACTOR, CodedSlots, KvKind, decode, fp8_over_factor
 from kernels.merge_partials import merge_partials, merge_partials_reference
 
@@ -71,9 +79,11 @@ def paged_attention(
     check_workspace(workspace, work.num_partials, query)
     num_heads, keys, values = query.shape[1], kv.layer.keys, kv.layer.values
     num_kv_heads, head_dim = kv.layer.heads
-    unused = workspace.lse
+    unused, is_capped = workspace.lse, rules.soft_cap > 0
     for part in (work.stems, work) if work.stems else (work,):
-        tile = tile_for(part.block_queries, head_dim, keys.kind, vendor_here(), query.dtype)
+        tile = tile_for(
+            part.block_queries, head_dim, keys.kind, vendor_here(), query.dtype, is_capped=is_capped
+        )
         _attend_items[(part.items.shape[0], num_kv_heads)](
             query, keys.codes, values.codes,
             unused if keys.scale is None else keys.scale,
@@ -85,11 +95,10 @@ def paged_attention(
             **_constants(
                 num_heads, num_kv_heads, head_dim, kv.page_size, keys.kind,
                 part.block_queries, tile,
-                window=rules.window > 0, soft_cap=rules.soft_cap > 0, wants_lse=lse is not None,
+                window=rules.window > 0, soft_cap=is_capped, wants_lse=lse is not None,
             ),
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
-            **FUSED,
+            num_warps=tile.num_warps, num_stages=tile.num_stages,
+            **limited_registers(tile.most_registers), **FUSED,
         )  # fmt: skip
     if work.num_partials:
         merge_partials(workspace.out, workspace.lse, work.merge_start, work.merge_rows, out, lse)
@@ -317,22 +326,24 @@ def compile_cases() -> CompileCases:
     small, usual, wide = (3, 3, 64), (4, 8, 128), (2, 8, 256)
     vendors: tuple[Vendor, ...] = ("nvidia", "amd")
     kinds: tuple[KvKind, ...] = ("none", "int8", "fp8")
+    capped = ("window", "soft_cap")
     for vendor in vendors:
         for kind in kinds:
             yield _case(vendor, kind, usual, 16)
             yield _case(vendor, kind, usual, 64, page_size=16)
-            yield _case(vendor, kind, wide, 16)
-            gemma = kind == "none"
-            yield _case(vendor, kind, wide, 64, window=gemma, soft_cap=gemma, wants_lse=gemma)
+            yield _case(vendor, kind, usual, 64, flags=capped)
+            yield _case(vendor, kind, wide, 16, flags=() if kind == "none" else capped)
+            lse = ("wants_lse",) if kind == "none" else ()
+            yield _case(vendor, kind, wide, 64, flags=capped + lse)
         yield _case(vendor, "none", small, 16)
         yield _case(vendor, "fp8", small, 16)
         yield _case(vendor, "none", small, 64, page_size=16)
-        yield _case(vendor, "none", usual, 16, page_size=64, window=True)
+        yield _case(vendor, "none", usual, 16, page_size=64, flags=("window",))
         yield _case(vendor, "none", usual, 128, page_size=16)
-        for shape in (small, usual, wide):
-            for block_queries in (16, 64):
-                yield _case(vendor, "none", shape, block_queries, dtype="f32")
-        yield _case(vendor, "int8", wide, 64, dtype="f32")
+        for kind in ("none", "int8"):  # with codes of fp8 float32 has the tiles of other types
+            for shape in (small, usual, wide):
+                yield _case(vendor, kind, shape, 16, dtype="f32", flags=capped)
+                yield _case(vendor, kind, shape, 64, dtype="f32", flags=capped)
         yield _case(vendor, "fp8", wide, 64, dtype="f32")
 
 
@@ -344,17 +355,18 @@ def _case(
     *,
     page_size: int = 1,
     dtype: str = "bf16",
-    **flags: bool,
+    flags: tuple[str, ...] = (),
 ) -> CompileCase:
-    """shape: groups, KV heads, head_dim."""
+    """shape: groups, KV heads, head_dim.  flags: constants that are true."""
     groups, num_kv_heads, head_dim = shape
     stored = {"none": SHORT_DTYPES[dtype], "int8": "*i8", "fp8": "*u8"}[kind]
     is_exact = dtype == "f32"
     number = torch.float32 if is_exact else torch.bfloat16
-    tile = tile_for(block_queries, head_dim, kind, vendor, number)
+    is_capped = "soft_cap" in flags
+    tile = tile_for(block_queries, head_dim, kind, vendor, number, is_capped=is_capped)
     wants = ("sm_80:cp.async", "sm_90:wgmma.mma_async")
     what = "decode" if block_queries < 64 else "extend"
-    special = "".join(f" {name}" for name, on in flags.items() if on)
+    special = "".join(f" {name}" for name in flags)
     return CompileCase(
         name=f"paged_attention {what} {dtype} kv={kind} G{groups} D{head_dim} page{page_size}"
         f" BM{block_queries}{special}",
@@ -369,10 +381,11 @@ def _case(
         },
         constants=_constants(
             groups * num_kv_heads, num_kv_heads, head_dim, page_size, kind, block_queries, tile,
-            **flags,
+            **dict.fromkeys(flags, True),
         ),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        most_registers=tile.most_registers,
         any_size=frozenset({"window"}),
         wants=wants if what == "extend" and not is_exact else (),
     )  # fmt: skip
