@@ -90,7 +90,8 @@ def _pass_on(
         soft_cap=float(softcap or 0.0),
         mask=attention_mask,
     )
-    return getattr(module, _HOLDER)(call)[None], None
+    # As transformers' own functions give it: some models view it in another shape.
+    return getattr(module, _HOLDER)(call).contiguous()[None], None
 
 
 def _refuse_unknown(others: Mapping[str, Any]) -> None:

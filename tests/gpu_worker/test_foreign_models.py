@@ -33,6 +33,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
     "gpt_bigcode": {},  # one KV head
     "nemotron": {},  # hands nothing on to its attention
     "phi3": {},
+    "jetmoe": {},  # views what attention gives in another shape
     "mixtral": {"num_local_experts": 4},
     "olmo3": {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     "deepseek_v3": {  # values narrower than keys
