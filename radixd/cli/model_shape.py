@@ -6,6 +6,7 @@ Enough for advice on memory.  Whether the worker can run the model is the worker
 import json
 import math
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 
 from protos.errors import ModelError
@@ -27,6 +28,10 @@ class ModelShape:
     head_dim: int
     num_parameters: int
 
+    def __post_init__(self) -> None:
+        if min(self.num_heads, self.num_kv_heads) < 1:
+            raise ValueError("no heads")
+
     def kv_bytes_per_token(self, kv_dtype: str) -> int:
         """Bytes of keys and values of one slot; in int8, each head has a scale in fp32."""
         head = self.head_dim + FP32_BYTES if kv_dtype == "int8" else self.head_dim * FP32_BYTES
@@ -44,10 +49,8 @@ def read_shape(path: Path) -> ModelShape:
     Raises:
         ModelError: names the file and what is wrong with it.
     """
-    if not path.is_dir():
-        return _read_gguf(path)
     try:
-        return _read_folder(path)
+        return _read_folder(path) if path.is_dir() else _read_gguf(path)
     except OSError as error:
         raise ModelError(error.filename or path, error.strerror or "cannot be read") from None
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
@@ -58,14 +61,14 @@ def _read_folder(folder: Path) -> ModelShape:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if "text_config" in config:
         config = _GEMMA_3 | config["text_config"]
-    heads = config["num_attention_heads"]
+    heads = index(config["num_attention_heads"])
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise ModelError(folder, "holds no .safetensors file")
     return ModelShape(
         num_layers=config["num_hidden_layers"],
         num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
+        num_kv_heads=index(config.get("num_key_value_heads") or heads),
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         num_parameters=sum(
             math.prod(tensor.shape) for file in weights for tensor in read_directory(file).values()

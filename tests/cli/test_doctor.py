@@ -108,6 +108,17 @@ def test_damaged_models_are_named(tmp_path: Path) -> None:
         read_shape(tmp_path)
 
 
+def test_heads_that_are_none_or_no_number_are_named(tmp_path: Path) -> None:
+    none = gguf(tmp_path / "m.gguf", LLAMA | {"llama.attention.head_count_kv": 0}, [10, 20])
+    config = json.loads((folder(tmp_path) / "config.json").read_text())
+    for wrong in ({"num_key_value_heads": [2, 4, 2]}, {"num_attention_heads": "8", "head_dim": 8}):
+        (tmp_path / "config.json").write_text(json.dumps(config | wrong))
+        for model in (none, tmp_path):
+            found = doctor_checks.model(settings(model=str(model)))
+            assert found.state is State.FAIL
+            assert f"{model}: not a model of the Llama family" in found.detail
+
+
 def test_model_findings(tmp_path: Path) -> None:
     model = gguf(tmp_path / "m.gguf", LLAMA, [10, 20])
     assert doctor_checks.model(settings(model=str(model))).state is State.OK
