@@ -105,14 +105,3 @@ def test_a_file_that_cannot_be_read_alone_is_found() -> None:
         "its reference has another signature",
         "needs sample to be understood",
     ]
-
-
-def test_every_kernel_is_compiled_for_every_kind_of_gpu() -> None:
-    tree = ast.parse((KERNELS / "check.py").read_text("utf-8"))
-    named = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "kernels"
-        for alias in node.names
-    }
-    assert named == {path.stem for path in FILES}
