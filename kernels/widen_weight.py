@@ -39,9 +39,7 @@ def _constants(bits: int) -> dict[str, int]:
 
 
 @triton.jit
-def _widen(
-    values, scale, minimum, out, num_groups, BITS: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _widen(values, scale, minimum, out, num_groups, BITS: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (blocks of groups)."""
     # Of a group one load takes HELD values: all 32, or the 16 bytes of pairs.
     HELD: tl.constexpr = _GROUP if BITS == 8 else _GROUP // 2

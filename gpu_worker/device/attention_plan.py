@@ -134,12 +134,11 @@ def _row_items(rows: Rows, cuts: Cuts, covered: IntArray) -> IntArray:
     """
     tile = cuts.block_queries // cuts.groups
     of_row, nth = _tiles(rows.num_queries, tile)
-    if len(of_row) > len(rows):
-        ends = rows.length[of_row] - rows.num_queries[of_row] + nth * tile
-        order = np.argsort(-ends, kind="stable")
-        of_row, nth = of_row[order], nth[order]
-    queries = np.minimum(tile, rows.num_queries[of_row] - nth * tile)
     position = rows.length[of_row] - rows.num_queries[of_row] + nth * tile
+    if len(of_row) > len(rows):
+        order = np.argsort(-position, kind="stable")
+        of_row, nth, position = of_row[order], nth[order], position[order]
+    queries = np.minimum(tile, rows.num_queries[of_row] - nth * tile)
     low = covered[of_row].astype(np.int64)
     if cuts.window:
         first_seen = position - cuts.window + 1

@@ -177,6 +177,5 @@ def _step(lens: list[int], length: int, *, num_draws: int = 1, is_scored: bool =
 def _scored(row: StepRow, num_tokens: int) -> IntArray:
     """Some token behind each of a row's whose logits are made."""
     next_ids = np.full(num_tokens, NOT_SCORED, np.int32)
-    end = row.first_token + row.extend_len
-    next_ids[end - row.num_logits : end] = 0
+    next_ids[row.logit_tokens] = 0
     return next_ids

@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from protos.errors import ModelError
+from protos.errors import ModelError, first_line
 from tokenizer_svc.tokenizers.library_tokenizer import TokenizerParts
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -57,8 +57,8 @@ def _converted_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # whatever the conversion raises, the folder is the cause
-        first_line = str(error).strip().splitlines()[:1]
-        raise ModelError(folder, f"no tokenizer in this folder: {''.join(first_line)}") from None
+        problem = f"no tokenizer in this folder: {first_line(error)}"
+        raise ModelError(folder, problem) from None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise ModelError(folder, "its tokenizer has no form that this server can run")
