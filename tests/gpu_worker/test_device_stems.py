@@ -11,6 +11,7 @@ import pytest
 from gpu_worker.backend import Backend
 from gpu_worker.device.attention_plan import Cuts, Rows, Stem, plan_attention
 from gpu_worker.device.device_backend import DeviceBackend
+from gpu_worker.device.device_forward import DeviceForward, Prepared
 from gpu_worker.device.stem_cost import StemCost
 from gpu_worker.device.step_inputs import CutSizes, step_columns
 from gpu_worker.model_engine import EngineLimits, ModelEngine, ModelIdentity
@@ -212,14 +213,27 @@ def generate(engine: ModelEngine) -> tuple[dict[str, list[int]], int]:
 
 
 @pytest.mark.parametrize("is_recorded_before", [False, True])
-def test_a_scheduler_and_a_device_say_what_the_cpu_says(is_recorded_before: bool) -> None:
+def test_a_scheduler_and_a_device_say_what_the_cpu_says(
+    is_recorded_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also as on a GPU, where the shapes of the start take what comes, stems and all."""
+    with_stems: list[bool] = []
+    prepare = DeviceForward.prepare
+
+    def watched(self: DeviceForward, step: Step) -> Prepared:
+        prepared = prepare(self, step)
+        if len(step.stems) and all(row.extend_len == 1 for row in step.rows):
+            with_stems.append(prepared.is_recorded)
+        return prepared
+
+    monkeypatch.setattr(DeviceForward, "prepare", watched)
     backend = device(graphs=True)
     if is_recorded_before:
         backend.record_steps()
     at_start = backend.shapes
     told, num_stems = generate(engine_on(backend))
     assert (backend.shapes == at_start) is is_recorded_before
+    assert set(with_stems) == {True}
     wanted, none = generate(engine_on(make_torch_backend(CONFIG, RandomWeights(), NUM_SLOTS)))
     assert told == wanted
     assert [len(tokens) for tokens in told.values()] == [5] * 5

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_worker import backend_choice
+from gpu_worker import backend_choice, loading
 from gpu_worker.backend_choice import BackendOptions, make_backend
 from gpu_worker.device import device_backend
 from gpu_worker.device.device_backend import DeviceOptions
@@ -16,6 +16,7 @@ from gpu_worker.device.pool_size import NoRoom, PoolFit
 from gpu_worker.model_engine import EngineLimits
 from gpu_worker.open_model import OpenModel, open_model
 from protos.errors import ModelError
+from radixd.chassis.settings import Settings
 from tests.gpu_worker.tiny_models import make_oracle, save
 
 LIMITS = EngineLimits(num_slots=640, max_rows=7, max_length=100)
@@ -73,6 +74,24 @@ def test_pool_and_mode(model: OpenModel, asked: list[DeviceOptions]) -> None:
     make_backend(model, LIMITS, options)
     assert asked[0].fit == PoolFit(memory_fraction=0.5, max_tokens=99, max_rows=7, max_draws=9)
     assert asked[0].deterministic
+
+
+@pytest.mark.parametrize(
+    ("options", "num_draws"),
+    [
+        ({"max_running": 50}, 50),
+        ({"max_running": 8, "speculation_rows": 4, "max_drafts": 8}, 36),
+        ({"max_running": 8, "speculation_rows": 4, "max_drafts": 8, "speculation": "off"}, 8),
+    ],
+)
+def test_rows_that_guess_draw_more_than_once(
+    options: dict[str, Any], num_draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(loading, "resolve_model", str)
+    monkeypatch.setattr(loading, "load_engine", lambda *given: found.append(given[2].max_draws))
+    loading.engine_for(Settings(**options))
+    assert found == [num_draws]
 
 
 @pytest.mark.parametrize(

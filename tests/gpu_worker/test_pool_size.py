@@ -182,7 +182,9 @@ def fitted(meter: FakeMeter, num_slots: int = 0) -> DeviceBackend:
 
 
 def test_a_backend_with_the_pool_that_fits_computes_the_same() -> None:
-    backend, plain = fitted(FakeMeter(100_000, 200_000)), fitted(FakeMeter(), num_slots=64)
+    meter = FakeMeter(100_000, 200_000)
+    backend, plain = fitted(meter), fitted(FakeMeter(), num_slots=64)
+    assert meter.events == ["tidy", "used", "used", "tidy"]  # what steps took makes room
     # Keys and values of one layer and one head of 16 in fp32.
     assert backend.kv_bytes_per_slot == 128
     assert backend.num_slots == (int((1 << 20) * 0.9) - 200_000) // (64 * 128) * 64 - 64

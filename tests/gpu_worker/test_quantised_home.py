@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from gpu_worker.blocks import BlockKind, Blocks, FloatArray, dequantise, quantise
-from gpu_worker.device import device_home
+from gpu_worker.device import device_home, quantised_home
 from gpu_worker.device.device_backend import DeviceBackend
 from gpu_worker.device.device_home import DeviceHome
 from gpu_worker.device.quantised_home import QuantisedHome
 from gpu_worker.weight_home import MatrixSource, Role
 from kernels import quantised_linear
 from kernels.quantised_linear import MOST_TOKENS, block_tokens
+from kernels.quantised_weight import QuantisedWeight
+from kernels.widen_weight import widen_weight
 from tests.gpu_worker.interpreted import INTERPRETED
 from tests.gpu_worker.random_models import RandomWeights, all_logits, shape
 
@@ -82,7 +84,15 @@ def test_which_blocks_a_matrix_gets(
     torch.testing.assert_close(y.double(), exact, atol=1e-5, rtol=1e-5)
 
 
-def test_many_tokens_are_multiplied_like_few() -> None:
+def test_many_tokens_are_multiplied_like_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the library, from widened weights, but in deterministic mode."""
+    widened: list[torch.dtype] = []
+
+    def watched(weight: QuantisedWeight, dtype: torch.dtype) -> torch.Tensor:
+        widened.append(dtype)
+        return widen_weight(weight, dtype)
+
+    monkeypatch.setattr(quantised_home, "widen_weight", watched)
     x = torch.randn(MOST_TOKENS + 1, 32, generator=torch.Generator().manual_seed(2))
     for deterministic in (False, True):
         product = home("int4", deterministic=deterministic).matrix(
@@ -91,6 +101,7 @@ def test_many_tokens_are_multiplied_like_few() -> None:
         many, few = product(x), product(x[:3])
         torch.testing.assert_close(many[:3], few, atol=1e-5, rtol=1e-5)
         assert torch.equal(many[:3], few) or not deterministic
+        assert widened == [torch.float32]
 
 
 def test_one_tile_serves_any_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
