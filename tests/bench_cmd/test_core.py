@@ -128,10 +128,14 @@ def test_a_busy_machine_and_another_version_are_named() -> None:
         report.setdefault(figure, {})["disturbed"] = 0.0
     assert notes(report) == []
     report["steady_cycle_us"]["disturbed"] = 0.2
+    report["intake_us"]["disturbed"] = 1.0
     report["peers"] = {"sglang": {"version": "0.6", "wanted": "sglang==0.5.23"}}
-    version, disturbed = notes(report)
+    version, *disturbed = notes(report)
     assert "0.6" in version
-    assert "20%" in disturbed
+    assert [note.split(" of ")[0] for note in disturbed] == [
+        "steady_cycle_us: 20%",
+        "intake_us: 100%",
+    ]
 
 
 def test_the_command_prints_json_with_peers(

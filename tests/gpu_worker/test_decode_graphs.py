@@ -195,6 +195,18 @@ def test_steps_with_stems_find_a_shape_from_the_start() -> None:
     assert len(shapes) == 3
 
 
+def test_of_shapes_that_serve_the_smallest_is_taken() -> None:
+    graphs = DecodeGraphs(lambda *_: torch.empty(0), CallRecorder(), max_rows=2, device=CPU)
+    empty = step_columns(EMPTY_STEP, SIZES, WIDTH, fill_to=2, dump_row=2)
+    for items, stem_items in ((64, 64), (16, 256), (64, 256)):
+        columns = empty.filled(items, stem_items, items)
+        graphs.run(columns, Staging(CPU).send(columns.columns())[0])
+    graphs.record_seldom()
+    fitted = graphs.fitted(empty.filled(16, 64, 16))
+    assert fitted is not None
+    assert shape_of(fitted) == Shape(rows=2, items=16, partials=16, stem_items=256)
+
+
 class Narrow:
     """A recorder that has room for no shape but whole rows."""
 
