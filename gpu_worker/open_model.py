@@ -42,8 +42,8 @@ class OpenModel:
     """The text of the accuracy gate as tokens of this model."""
     in_home: "Callable[[WeightHome], WeightHome]" = lambda home: home
     """Around the home that a backend gives its weights."""
-    agree: Callable[[int], int] = lambda num_slots: num_slots
-    """On how many slots a pool has, from how many there is room for."""
+    agree: Callable[[int], int] = lambda value: value
+    """The smallest of what ranks give; each asks as often as the others."""
     shows_progress: bool = True
 
     def quiet_reader(self) -> WeightReader:

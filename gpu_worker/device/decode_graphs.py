@@ -101,6 +101,42 @@ class GraphRecorder:
         return replay
 
 
+class AgreedRecorder:
+    """Recorder of one of several ranks: what one of them cannot record, none does.
+
+    Steps that some ranks fill up and others do not would have sums of different sizes meet.  Want
+    of memory is no reason: who lacks it still fills up.
+    """
+
+    def __init__(self, recorder: Recorder, agree: Callable[[int], int]) -> None:
+        """agree: the smallest of what the ranks give it, each as often as the others."""
+        self._recorder = recorder
+        self._agree = agree
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """See Recorder.
+
+        Raises:
+            RuntimeError: it cannot be recorded here, or on another rank.
+        """
+        try:
+            replay = self._recorder.record(work)
+        except NoRoomToRecord:
+            self._say_it_works()
+            raise
+        except torch.OutOfMemoryError:
+            raise  # of the work itself: this rank ends, and so does the group
+        except RuntimeError:
+            self._agree(0)
+            raise
+        self._say_it_works()
+        return replay
+
+    def _say_it_works(self) -> None:
+        if not self._agree(1):
+            raise RuntimeError("another rank cannot record steps")
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a recording has room for."""

@@ -10,7 +10,13 @@ import torch
 
 from gpu_worker.backend import KvDtype, Precision
 from gpu_worker.blocks import BlockKind, FloatArray
-from gpu_worker.device.decode_graphs import CallRecorder, GraphRecorder, Recorder, Shape
+from gpu_worker.device.decode_graphs import (
+    AgreedRecorder,
+    CallRecorder,
+    GraphRecorder,
+    Recorder,
+    Shape,
+)
 from gpu_worker.device.device_forward import DeviceForward
 from gpu_worker.device.device_home import DeviceHome, runs_stay_there
 from gpu_worker.device.device_pool import DevicePool, PoolOptions
@@ -63,7 +69,7 @@ class DeviceOptions:
     poison: bool = False
     in_home: Callable[[WeightHome], WeightHome] = lambda home: home
     """See OpenModel."""
-    agree: Callable[[int], int] = lambda num_slots: num_slots
+    agree: Callable[[int], int] = lambda value: value
     """See OpenModel."""
 
 
@@ -175,8 +181,12 @@ class DeviceBackend:
             self._model.on(arithmetic),
             self._rows,
             self._sizes(),
-            _recorder(self._device) if self._is_recorded else None,
+            self._recorder() if self._is_recorded else None,
         )
+
+    def _recorder(self) -> Recorder:
+        recorder = GraphRecorder() if self._device.type == "cuda" else CallRecorder()
+        return AgreedRecorder(recorder, self._options.agree)
 
     def _waits(self) -> bool:
         """Whether a step waits for the device on its way, so that it cannot be recorded."""
@@ -256,10 +266,6 @@ class DeviceBackend:
 _ENOUGH_PROGRAMS = 256
 """Of prompts' attention, one for each item and KV head: two for each multiprocessor of the largest
 cards of today, give or take some."""
-
-
-def _recorder(device: torch.device) -> Recorder:
-    return GraphRecorder() if device.type == "cuda" else CallRecorder()
 
 
 def _kv_dtype(options: DeviceOptions) -> KvDtype:

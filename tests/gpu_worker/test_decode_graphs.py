@@ -10,9 +10,11 @@ import torch
 from structlog.testing import capture_logs
 
 from gpu_worker.device.decode_graphs import (
+    AgreedRecorder,
     CallRecorder,
     DecodeGraphs,
     NoRoomToRecord,
+    Recorder,
     Shape,
     buckets,
     shape_of,
@@ -269,6 +271,30 @@ def test_what_cannot_be_recorded_is_run_as_it_is() -> None:
         ("steps_not_recorded", "operation not permitted")
     ]
     assert not forward.prepare(decodes([2, 3])).is_recorded
+
+
+def test_what_one_rank_cannot_record_none_does() -> None:
+    """Each asks once for every recording, whatever came of its own; want of memory is no reason."""
+    heard: list[int] = []
+
+    def record(recorder: Recorder, least: int = 1) -> None:
+        def agree(value: int) -> int:
+            heard.append(value)
+            return min(value, least)
+
+        AgreedRecorder(recorder, agree).record(lambda: torch.empty(0))()
+
+    narrow = Narrow()
+    record(narrow)
+    with pytest.raises(NoRoomToRecord):
+        record(narrow)
+    with pytest.raises(RuntimeError, match="not permitted"):
+        record(NoGraphs())
+    assert heard == [1, 1, 0]
+    for full in (0, 1):  # here there is room, and there is none
+        narrow.num_asked = full
+        with pytest.raises(RuntimeError, match="another rank cannot"):
+            record(narrow, least=0)
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_recording_that_failed_while_memory_was_measured_is_not_tried_again(
         def record(self, work: object) -> Callable[[], torch.Tensor]:
             raise RuntimeError("operation not permitted")
 
-    monkeypatch.setattr(device_backend, "_recorder", lambda _device: NoGraphs())
+    monkeypatch.setattr(device_backend, "CallRecorder", NoGraphs)
     with capture_logs() as said:
         backend = fitted(FakeMeter(100_000, 200_000))
         all_logits(backend, [3, 1])
