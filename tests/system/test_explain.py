@@ -40,7 +40,7 @@ async def listed(client, **limits):
 
 
 async def queue_up(client, *messages):
-    """Streams that wait, in this order."""
+    """Streams that wait, in this order; steps of a running one have looked at them."""
     streams = []
     for message in messages:
         streams.append(Running(client, message))
@@ -49,6 +49,13 @@ async def queue_up(client, *messages):
             return request_id in [view.request_id for view in (await listed(client)).requests]
 
         await until(waits, f"{message.request_id} in the queue")
+    num_steps = (await client.stats()).num_steps
+
+    async def looked_at():
+        # Two may have been planned before the last one came.
+        return (await client.stats()).num_steps >= num_steps + 3
+
+    await until(looked_at, "steps since then")
     return streams
 
 
