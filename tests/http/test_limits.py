@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from protos.radixd.v1 import inference_pb2 as pb
-from tests.http.ask import PLAIN, connected, error_of, ok
+from tests.http.ask import PLAIN, connected, error_of
 from tests.system.ask import request, until, whole
 from tests.system.stack import Client, launched
 
@@ -31,8 +31,12 @@ async def test_calls_of_both_doors_count_together():
                     await whole(client, request([97], 1))
                 assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 assert (await http.get("/health")).status_code == 200, "probes are no calls"
-            await asyncio.sleep(0.2)
-            await ok(http, PLAIN, prompt="x", max_tokens=1)
+            again = {"prompt": "x", "max_tokens": 1}
+
+            async def is_served():
+                return (await http.post(PLAIN, json=again)).status_code == 200
+
+            await until(is_served, "who left counts no more")
             call.cancel()
 
 

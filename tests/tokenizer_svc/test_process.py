@@ -47,6 +47,17 @@ async def scheduler() -> AsyncIterator[FakeScheduler]:
     await fake.stop()
 
 
+async def reaches(channel: grpc.aio.Channel, wanted: int) -> None:
+    """Returns once the front says that it is of this health."""
+    health = health_pb2_grpc.HealthStub(channel)
+    async with asyncio.timeout(START_S):
+        status = -1
+        while status != wanted:
+            await asyncio.sleep(0.05)
+            check = health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+            status = (await check).status
+
+
 @pytest.fixture
 async def front(
     scheduler: FakeScheduler,
@@ -54,13 +65,7 @@ async def front(
     port = free_port()
     process = await start("--fake-worker", f"--port={port}", f"--scheduler-port={scheduler.port}")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        async with asyncio.timeout(START_S):
-            status = 0
-            while status != health_pb2.HealthCheckResponse.SERVING:
-                await asyncio.sleep(0.05)
-                check = health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-                status = (await check).status
+        await reaches(channel, health_pb2.HealthCheckResponse.SERVING)
         yield process, channel
     if process.returncode is None:
         process.kill()
@@ -79,7 +84,7 @@ async def test_a_signal_lets_running_requests_finish(front: Front, scheduler: Fa
     running = asyncio.ensure_future(call)
     await wait_until(lambda: bool(scheduler.seen.running))
     process.send_signal(signal.SIGTERM)
-    await asyncio.sleep(0.3)
+    await reaches(channel, health_pb2.HealthCheckResponse.NOT_SERVING)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.GenerateUnary(pb.GenerateUnaryRequest(text="a"), timeout=10)
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -100,10 +105,10 @@ async def test_a_second_signal_ends_it_at_once(front: Front, scheduler: FakeSche
     running = asyncio.ensure_future(call)
     await wait_until(lambda: bool(scheduler.seen.running))
     process.send_signal(signal.SIGTERM)
-    await asyncio.sleep(0.3)
+    await reaches(channel, health_pb2.HealthCheckResponse.NOT_SERVING)
     assert process.returncode is None
     process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(process.communicate(), 5)
+    await asyncio.wait_for(process.communicate(), 15)
     with pytest.raises(grpc.aio.AioRpcError):
         await running
 
